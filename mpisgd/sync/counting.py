@@ -1,0 +1,68 @@
+"""The global count of a step: how many samples all ranks had, and how many ranks are done."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mpisgd import waiting
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpisgd.collectives.wire import Wire
+
+# samples and the number of finished ranks share one float64, exact up to 2^53.
+_FINISHED_UNIT = 2.0**36
+
+
+class Count(NamedTuple):
+    """Totals over all ranks."""
+
+    samples: int
+    weight: float
+    finished: int
+
+
+def check_samples(samples: int) -> int:
+    """`samples` as an int. Raises TypeError or ValueError unless it is a whole number, 0 to 2^31-1."""
+    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
+        raise TypeError(
+            f"samples: got {samples!r}; wanted the whole number of samples in the batch"
+        )
+    if not 0 <= samples < 2**31:
+        raise ValueError(f"samples: got {samples}; wanted 0 to {2**31 - 1}")
+    return int(samples)
+
+
+def check_weight(weight: float) -> float:
+    """`weight` as a float. Raises ValueError unless it is finite and not negative."""
+    value = float(weight)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(
+            f"weight: got {weight}; wanted the number of units that the loss is a mean over,"
+            " 0 or more"
+        )
+    return value
+
+
+class CountRequest:
+    """A 16-byte non-blocking sum over ranks, started by `backward()` and read by `wait()`."""
+
+    def __init__(
+        self, comm: MPI.Comm, wire: Wire, *, samples: int, weight: float, finished: bool = False
+    ) -> None:
+        """Start the sum. Every rank of `comm` must do so equally often."""
+        from mpi4py import MPI
+
+        self._values = np.array([samples + _FINISHED_UNIT * finished, weight], np.float64)
+        self._request = comm.Iallreduce(MPI.IN_PLACE, self._values, op=MPI.SUM)
+        wire.control_bytes += self._values.nbytes
+
+    def result(self) -> Count:
+        """Wait for the totals."""
+        waiting.wait_all([self._request], what="the sample count of a step")
+        finished, samples = divmod(float(self._values[0]), _FINISHED_UNIT)
+        return Count(int(samples), float(self._values[1]), int(finished))
