@@ -1,6 +1,7 @@
 """mpisgd: MPI-native data-parallel training for PyTorch with quantized gradient exchange.
 
-Importing this package does not initialise MPI and needs no CUDA: public names are imported when they are first used.
+Importing this package does not initialise MPI and needs no CUDA: public names are imported when
+they are first used.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PUBLIC = {
     "param_hash": "mpisgd.parameters",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str) -> Any:

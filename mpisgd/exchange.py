@@ -1,4 +1,4 @@
-"""The sum of a flat vector over all ranks, quantized with error feedback: layout, code and collective put together."""
+"""The quantized sum of a flat vector over all ranks: layout, code and collective together."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ class Exchange:
             flat: 1-D contiguous float32 tensor of the exchange's number of values, on any device.
 
         Returns:
-            True, and then all ranks hold the same bits; or False on all ranks if any value on any rank
-            was not finite: the residuals are then as before and `flat` is not to be used.
+            True, and then all ranks hold the same bits; or False on all ranks if any value on any
+            rank was not finite: the residuals are then as before and `flat` is not to be used.
 
         Raises:
             TypeError, ValueError: wrong dtype, shape or memory layout.
@@ -183,8 +183,8 @@ class Exchange:
             raise TypeError(f"exchange: dtype is {flat.dtype}; wanted float32: pass flat.float()")
         if flat.dim() != 1 or flat.numel() != self.layout.numel or not flat.is_contiguous():
             raise ValueError(
-                f"exchange: got shape {tuple(flat.shape)}, contiguous={flat.is_contiguous()}; wanted"
-                f" a contiguous 1-D tensor of {self.layout.numel} values, as at construction"
+                f"exchange: got shape {tuple(flat.shape)}, contiguous={flat.is_contiguous()};"
+                f" wanted a contiguous 1-D tensor of {self.layout.numel} values, as at construction"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,8 +207,8 @@ class Exchange:
         mine = (self.bits, self.feedback.worker.size, self.feedback.owner.size)
         if sizes != mine:
             raise ValueError(
-                f"exchange state: (bits, worker, owner residual) is {sizes}; this exchange has {mine}:"
-                " load it with the same model, options, rank and number of ranks"
+                f"exchange state: (bits, worker, owner residual) is {sizes}; this exchange has"
+                f" {mine}: load it with the same model, options, rank and number of ranks"
             )
         self.calls = state["calls"]
         self.feedback.worker[:] = worker

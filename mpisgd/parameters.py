@@ -71,7 +71,7 @@ def _check(name: str, parameter: nn.Parameter) -> None:
 
 
 def raw_bytes(tensor: Tensor) -> np.ndarray:
-    """The values of a tensor in C order, as bytes on the host (a copy unless it is contiguous there)."""
+    """The values of a tensor in C order, as bytes on the host."""
     host = tensor.detach().cpu().contiguous().reshape(-1)
     return host.view(torch.uint8).numpy() if host.numel() else np.empty(0, np.uint8)
 

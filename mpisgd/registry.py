@@ -1,6 +1,7 @@
 """A family of classes by name: a literal dict whose members are imported when they are asked for.
 
-`python -m mpisgd.train --help` lists every registered name without importing torch or numba; joining a family is one line.
+`python -m mpisgd.train --help` lists every registered name without importing torch or numba;
+joining a family is one line.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from .layout import Layout
 
 
 class Storage:
-    """The memory of one bucket: on the host (pinned if there is a GPU), and on the device if that is another."""
+    """The memory of one bucket: on the host (pinned for a GPU), and on the device."""
 
     def __init__(self, numel: int, device: torch.device) -> None:
         """Room for `numel` fp32 values of gradients that live on `device`."""

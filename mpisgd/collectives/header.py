@@ -53,7 +53,7 @@ class Header(NamedTuple):
         return cls(*_FORMAT.unpack_from(message))
 
     def check(self, mine: Header, *, rank: int, peer: int) -> None:
-        """Raise MismatchError if `self`, received from `peer`, is not of the same operation as `mine`."""
+        """Raise MismatchError unless `self`, received from `peer`, matches `mine`."""
         if (self.sequence, self.operation, self.step, self.samples) == (
             mine.sequence,
             mine.operation,
@@ -62,8 +62,8 @@ class Header(NamedTuple):
         ):
             return
         raise MismatchError(
-            f"exchange: rank {peer} is in {self._place()}, rank {rank} in {mine._place()}; all ranks"
-            " must call backward() and step() equally often (samples=0 where a rank has no data)"
+            f"exchange: rank {peer} is in {self._place()}, rank {rank} in {mine._place()};"
+            " all ranks must call backward() and step() equally often (samples=0 without data)"
         )
 
     def _place(self) -> str:

@@ -20,8 +20,10 @@ CHUNK_ELEMENTS = 1 << 28
 class Plain(AbstractCollective):
     """MPI_Iallreduce of the whole bucket, in chunks below 2^31 elements.
 
-    1. Sum the values in place, and (another 4 bytes) OR the flags.   2. Every rank looks for non-finite values in the
-    sum, which is the same everywhere, so the verdict is too.
+    1. Sum the values in place, and (another 4 bytes) OR the flags.
+    2. Every rank looks for non-finite values in the sum, which is the same everywhere, so the
+       verdict is too.
+
     Cost, booked by formula: 2 (n-1)/n * 4N bytes and one message a chunk per rank; 4 control bytes.
     """
 

@@ -1,7 +1,8 @@
 """Owner-based reduce-scatter and all-gather: CNTK's exchange, one message per peer and phase.
 
-Source: CNTK Source/1BitSGD (AllReduceDistGradAggregator.h, QuantizedDistributedCommunicator.h), without its faults: whole bucket instead
-of tensor by tensor, rank order instead of arrival order. The definition is docs/arithmetic.md, "Stripes".
+Source: CNTK Source/1BitSGD (AllReduceDistGradAggregator.h, QuantizedDistributedCommunicator.h),
+without its faults: whole bucket instead of tensor by tensor, rank order instead of arrival order.
+The definition is docs/arithmetic.md, "Stripes".
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class Stripes(AbstractCollective):
     """Every rank owns a stripe of the bucket.
 
     1. Encode each stripe with the worker residual and send it to its owner.
-    2. The owner decodes in rank order, sums, encodes the sum with its owner residual and sends it to all.
+    2. The owner sums in rank order, encodes the sum with its owner residual, sends it to all.
     3. Everybody, the owner too, decodes the same bytes.
 
-    Cost: 2 (n-1) messages and, on average over ranks, 2 (n-1)/n * Q + 64 (n-1) bytes sent, Q the raw
-    bytes and the payload of all columns; each value is quantized twice.
+    Cost: 2 (n-1) messages and, on average over ranks, 2 (n-1)/n * Q + 64 (n-1) bytes sent, Q the
+    raw bytes and the payload of all columns; each value is quantized twice.
     """
 
     legal_bits: ClassVar[frozenset[int] | None] = None
@@ -83,7 +84,7 @@ class Stripes(AbstractCollective):
         self.last_end = time.perf_counter()
 
     def new_feedback(self) -> Feedback:
-        """A worker residual for all coded values and an owner residual for those of the own stripe."""
+        """A worker residual for all coded values, an owner residual for the own stripe."""
         own = self.own.coded
         return Feedback(self.layout.coded_numel, own.stop - own.start)
 

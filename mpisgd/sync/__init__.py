@@ -1,4 +1,7 @@
-"""When ranks exchange, and what they do with the result. To add a mode: a file here and a line in SYNCS."""
+"""When ranks exchange, and what they do with the result.
+
+To add a mode: a file here and a line in SYNCS.
+"""
 
 from __future__ import annotations
 

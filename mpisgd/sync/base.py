@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class AbstractLearner(ABC):
     """A model and its optimizer on one rank, and their dealings with the other ranks.
 
-    One step is `backward(loss, samples=...)`, optionally `wait()`, then `step()`; all ranks call them equally often.
+    One step is `backward(loss, samples=...)`, optionally `wait()`, then `step()`; all ranks call
+    them equally often.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class AbstractLearner(ABC):
 
     @property
     def shard(self) -> tuple[int, int]:
-        """(rank, size): this learner's batches are the samples rank, rank + size, ... of a minibatch."""
+        """(rank, size): this learner takes samples rank, rank + size, ... of a minibatch."""
         return self.world.rank, self.world.size
 
     @property
@@ -69,7 +70,7 @@ class AbstractLearner(ABC):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward() accumulates; the first one outside exchanges the weighted mean of all."""
+        """Inside, backward() accumulates; the first one outside exchanges the mean of all."""
         before, self._accumulating = self._accumulating, True
         try:
             yield
@@ -187,12 +188,12 @@ class AbstractLearner(ABC):
         return clean
 
     def _share(self, weight: float) -> float:
-        """What this rank's gradients are multiplied by, so that their sum is a mean over `weight` units."""
+        """By what this rank's gradients are multiplied: its share of a mean over `weight` units."""
         mine = 1.0 if self._summing else self._local_weight
         return mine / weight / self._scaler.factor
 
     def _gradients(self) -> dict[int, Tensor]:
-        """id of a parameter -> this rank's gradient of the step, where there is one."""
+        """Id of a parameter -> this rank's gradient of the step, where there is one."""
         if self._summing:
             return self._sums
         return {id(p): p.grad.detach() for _, p in self.parameters if p.grad is not None}
@@ -200,8 +201,8 @@ class AbstractLearner(ABC):
     def _finish_alone(self) -> bool:
         """Make p.grad this rank's own mean; False if it is not finite.
 
-        A single pass leaves p.grad as autograd made it, so that one rank is plain torch bit for bit;
-        only the gradient scaler's factor is taken out.
+        A single pass leaves p.grad as autograd made it, so that one rank is plain torch bit for
+        bit; only the gradient scaler's factor is taken out.
         """
         share = float(np.float32(self._share(self._local_weight)))
         for _, parameter in self.parameters:

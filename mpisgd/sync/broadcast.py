@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_model(model: nn.Module, world: World) -> None:
-    """Overwrite parameters and buffers by rank 0's. Collective. Cost: their bytes once, set-up only."""
+    """Overwrite parameters and buffers by rank 0's. Collective. Cost: their bytes, once."""
     with torch.no_grad():
         world.broadcast([*model.parameters(), *model.buffers()])
 

@@ -27,7 +27,7 @@ class Count(NamedTuple):
 
 
 def check_samples(samples: int) -> int:
-    """`samples` as an int. Raises TypeError or ValueError unless it is a whole number, 0 to 2^31-1."""
+    """`samples` as an int. Raises TypeError or ValueError unless whole, 0 to 2^31-1."""
     if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
         raise TypeError(
             f"samples: got {samples!r}; wanted the whole number of samples in the batch"

@@ -1,7 +1,8 @@
 """Synchronous data-parallel SGD: every step applies the mean gradient over all ranks' samples.
 
-Source: Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
-DNNs", Interspeech 2014; CNTK Source/1BitSGD/QuantizedDataParallelDistributedLearner.h. Shares of the mean are exchanged, not
+Source: Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+Distributed Training of Speech DNNs", Interspeech 2014; CNTK
+Source/1BitSGD/QuantizedDataParallelDistributedLearner.h. Shares of the mean are exchanged, not
 sums: a residual then keeps its unit when the minibatch size changes (docs/arithmetic.md).
 """
 
@@ -32,8 +33,8 @@ WARMUP_MODES = ("float32", "replicate")
 class DataParallel(AbstractLearner):
     """1-bit SGD, or 32-bit, or the one after the other (warm start).
 
-    Cost per step and rank: that of the collective (`mpisgd.collectives`), and 16 control bytes unless `global_samples` is given
-    to backward(); 4 more for the flags at 32 bits.
+    Cost per step and rank: that of the collective (`mpisgd.collectives`), and 16 control bytes
+    unless `global_samples` is given to backward(); 4 more for the flags at 32 bits.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class DataParallel(AbstractLearner):
         scaler: Any | None = None,
         check_every: int = 0,
     ) -> None:
-        """Take over the gradients of `optimizer`'s parameters, and broadcast rank 0's state. Collective.
+        """Take over the gradients of `optimizer`, and broadcast rank 0's state. Collective.
 
         Args:
             model: all ranks the same architecture.
@@ -73,10 +74,12 @@ class DataParallel(AbstractLearner):
             delay: 0.
             method: "sgd".
             scaler: a torch.amp.GradScaler; the learner alone scales, steps and updates it.
-            check_every: every so many steps compare a hash of the parameters over all ranks; 0: never.
+            check_every: compare a hash of the parameters over all ranks every so many steps; 0:
+                never.
 
         Raises:
-            ValueError, TypeError: an option or a parameter that cannot be honoured, or one that is not
+            ValueError, TypeError: an option or a parameter that cannot be honoured, or one that is
+            not
                 the same on all ranks.
         """
         super().__init__(model, optimizer, world=world, scaler=scaler)
@@ -104,7 +107,7 @@ class DataParallel(AbstractLearner):
         self._count_of_step = Count(0, 0.0, 0)
 
     def _prepare(self, collective: str) -> dict[int, GradientExchange]:
-        """The exchange at `quant` bits, and one at 32 if there is a 32-bit warm start. Collective."""
+        """The exchange at `quant` bits, and one at 32 bits for the warm start. Collective."""
         if self.world.size == 1:
             return {}
         exchanges: dict[int, GradientExchange] = {}
@@ -184,8 +187,9 @@ class DataParallel(AbstractLearner):
     def wait(self) -> bool:
         """Complete the exchange. Then p.grad holds the mean over all ranks' samples until step().
 
-        The mean is unscaled, in the parameter's dtype, the same bits on all ranks, and None where no rank had a
-        gradient. Returns False if the step will be skipped (a non-finite gradient on some rank, or no sample on any).
+        The mean is unscaled, in the parameter's dtype, the same bits on all ranks, and None where
+        no rank had a gradient. Returns False if the step will be skipped (a non-finite gradient on
+        some rank, or no sample on any).
 
         Raises:
             RuntimeError: no backward() to wait for.
@@ -238,7 +242,7 @@ class DataParallel(AbstractLearner):
         return clean
 
     def _leave_replication(self) -> None:
-        """Rank 0's state everywhere, in case the replicas computed differently; own random streams."""
+        """Rank 0's state everywhere, in case replicas computed differently; own random streams."""
         broadcast_model(self.model, self.world)
         broadcast_optimizer(self.optimizer, self.world)
         if self._streams is not None:
@@ -289,8 +293,8 @@ class DataParallel(AbstractLearner):
         came, mine = (state["rank"], state["size"]), (self.world.rank, self.world.size)
         if came != mine:
             raise ValueError(
-                f"learner state: is of rank {came[0]} of {came[1]}; this is rank {mine[0]} of {mine[1]}:"
-                " load each rank's own state, on the same number of ranks"
+                f"learner state: is of rank {came[0]} of {came[1]}; this is rank {mine[0]} of"
+                f" {mine[1]}: load each rank's own state, on the same number of ranks"
             )
         replicated = self._replicating
         exchanges = self._exchanges[self.quant].exchanges if self._exchanges else []

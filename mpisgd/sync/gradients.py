@@ -88,7 +88,7 @@ class GradientExchange:
     def run(
         self, gradients: Mapping[int, Tensor], factor: float, *, has_samples: bool, call: Call
     ) -> int:
-        """Sum gradient * factor over ranks into p.grad; commit residuals if all was finite. Collective.
+        """Sum gradient * factor over ranks into p.grad; commit residuals if finite. Collective.
 
         Args:
             gradients: id of a parameter -> this rank's gradient.
@@ -119,7 +119,7 @@ class GradientExchange:
         return flags
 
     def _agree_on_touched(self, touched: set[int]) -> set[int]:
-        """The parameters that had a gradient on any rank. Collective, only when some rank lacks one."""
+        """The parameters with a gradient on any rank. Collective, only when some rank lacks one."""
         from mpi4py import MPI
 
         mask = np.array([id(p) in touched for _, p in self.parameters], np.uint8)

@@ -1,4 +1,4 @@
-"""No exchange at all: every rank trains by itself. The baseline that shows what exchanging costs."""
+"""No exchange at all: every rank trains by itself, the baseline for what exchanging costs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Local(AbstractLearner):
     """Plain training on each rank's shard, from rank 0's initial state. Cost per step: nothing.
 
-    samples_seen is global where backward() is told `global_samples`; otherwise it counts this rank's
-    own samples until finish() makes it the exact sum.
+    samples_seen is global where backward() is told `global_samples`; otherwise it counts this
+    rank's own samples until finish() makes it the exact sum.
     """
 
     def __init__(

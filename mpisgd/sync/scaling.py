@@ -27,7 +27,7 @@ class Scaler:
         return scaled
 
     def update(self, *, clean: bool) -> None:
-        """Shrink the scale after a skipped step, grow it after enough clean ones, as GradScaler.update does.
+        """Shrink the scale after a skipped step, grow it after enough clean ones.
 
         GradScaler takes its verdict from its own look at local gradients, which can differ between
         ranks; here the verdict is the agreed one, given through the public state_dict.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class RankStreams:
     """Puts rank 0's torch random state on every rank, and remembers each rank's own.
 
-    CNTK gets the same effect from equal seeds; dropout then makes the same choice everywhere, so that replicas of the same
-    minibatch stay equal.
+    CNTK gets the same effect from equal seeds; dropout then makes the same choice everywhere, so
+    that replicas of the same minibatch stay equal.
     """
 
     def __init__(self, world: World) -> None:
