@@ -1,0 +1,33 @@
+"""The network of the speech task that 1-bit SGD was published with, without its recurrent data.
+
+F. Seide et al., Interspeech 2014: 440 inputs, seven hidden layers of 2,048, 9,304 outputs,
+45,145,176 parameters. Hidden units are rectified here, where the paper's are sigmoids: no
+layer-wise pre-training is needed.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .spec import ModelSpec
+
+HIDDEN_LAYERS = 7
+WIDTH = 2048
+
+
+def _make(classes: int, channels: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    inputs = channels
+    for _ in range(HIDDEN_LAYERS):
+        hidden = nn.Linear(inputs, WIDTH)
+        nn.init.kaiming_normal_(hidden.weight, mode="fan_in", nonlinearity="relu")
+        nn.init.zeros_(hidden.bias)
+        layers += [hidden, nn.ReLU()]
+        inputs = WIDTH
+    output = nn.Linear(inputs, classes)
+    nn.init.normal_(output.weight, std=0.01)
+    nn.init.zeros_(output.bias)
+    return nn.Sequential(*layers, output)
+
+
+speechdnn = ModelSpec(make=_make, kind="vectors")
