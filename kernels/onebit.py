@@ -48,7 +48,8 @@ def canonical_sum(values: F4) -> np.float32:
         partial[: block.size] += block
     for half in (16, 8, 4, 2, 1):
         partial = partial[:half] + partial[half:]
-    return np.float32(partial[0])
+    total: np.float32 = partial[0]
+    return total
 
 
 def encode_reference(
@@ -161,7 +162,7 @@ def _settle(
     level1: np.float32,
 ) -> np.uint32:
     """Write what `length` <= 32 values still owe; returns their bits, the first one lowest."""
-    word = np.uint32(0)
+    word: np.uint32 = np.uint32(0)
     for k in range(length):
         i = np.uint64(first + k)
         v = values[i] + residual[i]

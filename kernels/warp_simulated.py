@@ -35,22 +35,26 @@ def fold(x: np.float32) -> np.float32:
     with np.errstate(all="ignore"):
         for half in (16, 8, 4, 2, 1):
             sums = sums[:half] + sums[half:]
-    return np.float32(sums[0])
+    total: np.float32 = sums[0]
+    return total
 
 
 def add(x: np.float32, y: np.float32) -> np.float32:
     """Sum x + y in fp32."""
     with np.errstate(all="ignore"):
-        return np.float32(x) + np.float32(y)
+        total: np.float32 = np.float32(x) + np.float32(y)
+    return total
 
 
 def subtract(x: np.float32, y: np.float32) -> np.float32:
     """Difference x - y in fp32."""
     with np.errstate(all="ignore"):
-        return np.float32(x) - np.float32(y)
+        difference: np.float32 = np.float32(x) - np.float32(y)
+    return difference
 
 
 def divide(x: np.float32, y: np.float32) -> np.float32:
     """Quotient x / y in fp32."""
     with np.errstate(all="ignore"):
-        return np.float32(x) / np.float32(y)
+        quotient: np.float32 = np.float32(x) / np.float32(y)
+    return quotient
