@@ -1,0 +1,97 @@
+"""Train a model on the ranks that mpiexec starts.
+
+    mpiexec -n 4 python -m mpisgd.train --quant 1 --warmup 50000   # the main job
+    mpiexec -n 4 python -m mpisgd.train --quant 32                 # without quantization
+    python -m mpisgd.train --epochs 2                              # one process, no mpiexec
+    python -m mpisgd.train --help                                  # all options
+
+Exit codes: 0 done; 2 the options, the files or the launch cannot be honoured (one line on stderr
+says why); 1 a failure while training.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mpisgd.config import PROGRAM, Answer, ConfigError, Options, parse
+
+if TYPE_CHECKING:
+    from mpisgd.trainer import Trainer
+    from mpisgd.world import World
+
+EXIT_REFUSED = 2
+
+# How launchers tell a process its rank. Slurm's last: mpiexec inside an allocation inherits it.
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
+
+
+def launched_rank(environ: Mapping[str, str]) -> int:
+    """This process's rank as the launcher tells it, 0 without one: rank 0 alone prints."""
+    for variable in _RANK_VARIABLES:
+        if environ.get(variable, "").isdigit():
+            return int(environ[variable])
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    speaks = launched_rank(os.environ) == 0
+    options: Options | None = None
+    problem: ConfigError | None = None
+    try:
+        options = parse(sys.argv[1:] if arguments is None else arguments)
+    except Answer as answer:
+        if speaks:
+            sys.stdout.write(str(answer))
+            sys.stdout.flush()
+        return 0
+    except ConfigError as error:
+        problem = error
+    try:
+        world, trainer = _prepare(options, problem)
+    except ValueError as error:  # raised on all ranks alike
+        if speaks:
+            sys.stderr.write(f"{PROGRAM}: error: {error}\n")
+            sys.stderr.flush()
+        return EXIT_REFUSED
+    with world:
+        trainer.run()
+        trainer.reporter.close()
+    return 0
+
+
+def _prepare(options: Options | None, problem: ConfigError | None) -> tuple[World, Trainer]:
+    """Join the other ranks, and get ready with them, or fail with them. Collective.
+
+    Raises:
+        ValueError: on all ranks, with the same text.
+    """
+    # Imported here: torch takes seconds to import, --help should not.
+    from mpisgd.job import prepare
+    from mpisgd.world import World
+
+    if options is None:
+        # The options are wrong at least here: a world is needed only to tell the others.
+        world = World(device="cpu", threads=1)
+    else:
+        world = World(
+            device=options.device,
+            threads=options.threads,
+            allow_gpu_sharing=options.allow_gpu_sharing,
+        )
+    world.collect_errors(problem)
+    assert options is not None  # else collect_errors has raised
+    return world, prepare(world, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
