@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 # Below this many values a thread costs more than it saves (a hand-over takes tens of microseconds).
 MIN_VALUES_PER_THREAD = 1 << 18
@@ -48,6 +48,9 @@ def over_columns(work: Callable[[slice], None], *, columns: int, values: int) ->
         return
     bounds = [columns * part // parts for part in range(parts + 1)]
     others = [pool.submit(work, slice(*bounds[part : part + 2])) for part in range(1, parts)]
-    work(slice(*bounds[:2]))
+    try:
+        work(slice(*bounds[:2]))
+    finally:
+        wait(others)  # nobody writes to the caller's buffers after this
     for other in others:
         other.result()
