@@ -53,7 +53,7 @@ def choose_collective(name: str, bits: int) -> str:
 def payload_bytes(layout: Layout, bits: int) -> int:
     """Bytes of one whole bucket on the wire at `bits`, headers excluded."""
     quantizer = QUANTIZERS[bits]()
-    columns = quantizer.columns(layout.starts, layout.stops, layout.column)
+    columns = quantizer.columns(layout.starts, layout.stops, column=layout.column)
     return 4 * layout.raw_numel + int(quantizer.payload_bytes(columns))
 
 

@@ -41,7 +41,7 @@ class Stripe:
         lo = int(starts[0]) if len(starts) else 0
         hi = int(stops[-1]) if len(stops) else 0
         self.coded = slice(lo, hi)  # counted from the first coded value of the bucket
-        self.columns: Columns = quantizer.columns(starts - lo, stops - lo, layout.column)
+        self.columns: Columns = quantizer.columns(starts - lo, stops - lo, column=layout.column)
         self.raw_bytes = 4 * (self.raw.stop - self.raw.start)
         self.payload_bytes = quantizer.payload_bytes(self.columns)
         self.message_bytes = HEADER_BYTES + self.raw_bytes + self.payload_bytes
