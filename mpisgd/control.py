@@ -67,7 +67,7 @@ class Control:
         """Give all ranks rank 0's values, in place. Cost: n-1 times their bytes, by rank 0."""
         for group in _groups(tensors):
             packed = torch.cat([_bytes_of(tensor) for tensor in group])
-            for piece in packed.split(_BROADCAST_BYTES):
+            for piece in torch.split(packed, _BROADCAST_BYTES):
                 wait_all([self.comm.Ibcast(piece.numpy(), root=0)], what=what)
             if self.comm.rank == 0:
                 self.bytes += (self.comm.size - 1) * packed.numel()
@@ -115,6 +115,6 @@ def _unpack(packed: torch.Tensor, group: Sequence[torch.Tensor]) -> None:
     """Write the values in `packed` (as `_bytes_of` packs them) into the tensors."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in group]
     with torch.no_grad():
-        for tensor, part in zip(group, packed.split(sizes), strict=True):
+        for tensor, part in zip(group, torch.split(packed, sizes), strict=True):
             # A copy of its own: a view at an odd address cannot become a wider type.
             tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))

@@ -8,6 +8,9 @@ rank, `install` (called by `World`) makes these end the whole job:
    in a thread;
 3. a rank that leaves the program, however, while another waits for it in this package.
 
+A rank that is killed ends the job through MPI's launcher; `mpisgd.obituary` names it where the
+launcher does not.
+
 The traceback is written first, every line with the rank in front. Then the rank tells the others
 that it leaves and waits up to `GRACE_S` for them to do the same, so that an error that all ranks
 raise is written by all of them; then it calls MPI_Abort. When all leave by sys.exit there is
@@ -34,7 +37,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mpisgd import waiting
+from mpisgd import obituary, waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -81,10 +84,18 @@ class _Job:
     lifelines: list[Lifeline] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     left_seen_at: float | None = None
+    obituary: str | None = None  # address of the process that names killed ranks
 
     def is_running(self) -> bool:
         """False after MPI_Finalize, and in forked children, which must not touch MPI."""
         return os.getpid() == self.pid and not self.is_finalized()
+
+    def announce(self, *, job_ends: bool) -> None:
+        """Tell everyone who listens that this rank leaves."""
+        if self.obituary is not None:
+            obituary.farewell(self.obituary, self.rank, job_ends=job_ends)
+        for lifeline in self.lifelines:
+            lifeline.announce()
 
 
 _job: _Job | None = None
@@ -134,6 +145,17 @@ def release(lifeline: Lifeline | None) -> None:
         lifeline.comm.Free()
 
 
+def obituary_address() -> str | None:
+    """Address of the process that names this rank if it is killed; None if there is none."""
+    return None if _job is None else _job.obituary
+
+
+def use_obituary(address: str) -> None:
+    """Say farewell at `address` when this rank leaves."""
+    if _job is not None:
+        _job.obituary = address
+
+
 def _set_hooks() -> None:
     global _previous_excepthook, _previous_thread_hook
     _previous_excepthook, sys.excepthook = sys.excepthook, _on_exception
@@ -141,7 +163,8 @@ def _set_hooks() -> None:
     original, main = sys.exit, vars(sys.modules["__main__"])
     for name in [name for name, value in main.items() if value is original]:
         main[name] = _exit  # `from sys import exit` at the top of the program
-    sys.exit = builtins.exit = builtins.quit = _exit
+    sys.exit = _exit
+    vars(builtins).update(exit=_exit, quit=_exit)
     waiting.watchers.append(_someone_left)
     atexit.register(_on_exit)  # before mpi4py's own, which runs MPI_Finalize
 
@@ -156,8 +179,7 @@ _previous_thread_hook: Callable[..., Any] = threading.excepthook
 def _on_exit() -> None:
     """Ordinary end of the program: say so, for those who may still wait for this rank."""
     if _job is not None and _job.is_running():
-        for lifeline in _job.lifelines:
-            lifeline.announce()
+        _job.announce(job_ends=False)
 
 
 def _someone_left() -> str | None:
@@ -181,8 +203,7 @@ def _someone_left() -> str | None:
 
 def _everyone_leaves(job: _Job) -> bool:
     """Announce that this rank leaves; whether all others do so too within the grace period."""
-    for lifeline in job.lifelines:
-        lifeline.announce()
+    job.announce(job_ends=True)
     until = time.monotonic() + GRACE_S
     while not all([lifeline.listen() for lifeline in job.lifelines]):
         if time.monotonic() > until:
@@ -282,6 +303,10 @@ def _on_thread_exception(args: threading.ExceptHookArgs) -> None:
 # ---- sys.exit
 
 
+# SystemExit's own slot for the code, which JobExit covers with a property.
+_CODE: Any = vars(SystemExit)["code"]
+
+
 class JobExit(SystemExit):
     """What sys.exit raises under `install`: a SystemExit that notices when nobody catches it.
 
@@ -290,9 +315,9 @@ class JobExit(SystemExit):
     """
 
     @property
-    def code(self) -> Any:  # type: ignore[override]
+    def code(self) -> Any:
         """The exit code, as for any SystemExit."""
-        status = SystemExit.code.__get__(self)  # type: ignore[attr-defined]
+        status = _CODE.__get__(self)
         try:
             sys._getframe(1)
         except ValueError:
@@ -301,7 +326,7 @@ class JobExit(SystemExit):
 
     @code.setter
     def code(self, status: Any) -> None:
-        SystemExit.code.__set__(self, status)  # type: ignore[attr-defined]
+        _CODE.__set__(self, status)
 
 
 def _exit(status: Any = None, /) -> NoReturn:

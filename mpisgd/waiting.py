@@ -63,7 +63,8 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
         seconds = float("nan")
     if not seconds > 0:  # also NaN
         raise ValueError(
-            f"{name}: {text!r} is not a number of seconds above 0; give seconds, or unset it for {default:g}"
+            f"{name}: {text!r} is not a number of seconds above 0; give one, or unset it for the "
+            f"default of {default:g}"
         )
     return seconds
 
@@ -110,7 +111,7 @@ def _test_function(requests: Sequence[Any]) -> Callable[[], bool]:
         return requests[0].Test  # type: ignore[no-any-return]
     requests = list(requests)
     test_all = type(requests[0]).Testall
-    return lambda: test_all(requests)  # type: ignore[no-any-return]
+    return lambda: test_all(requests)
 
 
 def _sleep_until(

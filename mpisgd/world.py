@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 import mpisgd
-from mpisgd import devices, failures, launch, waiting
+from mpisgd import devices, failures, launch, obituary, waiting
 from mpisgd.agreement import SetupError as SetupError
 from mpisgd.agreement import first_difference, joint_error, ranks_text
 from mpisgd.control import Control, describe, refusal
@@ -99,9 +99,11 @@ class World:
         self.is_main = self.rank == 0
         self._control = Control(self.dup())
         self.mpi_version = launch.library_name(self._mpi.Get_library_version())
-        waiting.identify(self.rank, self._collect(waiting.stall_limits))
+        limits = self._collect(waiting.stall_limits)
+        waiting.identify(self._mpi.COMM_WORLD.rank, limits)
         self.check_same("versions", _versions())
         self._find_nodes()
+        self._name_killed_ranks()
         self._take_threads(threads)
         self._take_device(str(device), allow_gpu_sharing)
 
@@ -122,6 +124,24 @@ class World:
         self._ranks_of_node = [
             [rank for rank, leader in enumerate(leaders) if leader == first] for first in order
         ]
+
+    def _name_killed_ranks(self) -> None:
+        """Have killed ranks of this node named, unless the launcher does, as Open MPI's."""
+        address = failures.obituary_address()
+        if self.size == 1 or self.mpi_version.startswith("Open MPI") or not obituary.can_watch():
+            return
+        own = f"{self._mpi.COMM_WORLD.rank} {os.getpid()} {obituary.process_names()}"
+        everyone = self._control.gather_texts(
+            f"{own} {address or ''}", "the processes of the ranks"
+        )
+        leader, *_ = mine = [everyone[rank].split(" ") for rank in self._ranks_of_node[self.node]]
+        if any(theirs[3] for theirs in mine):
+            return  # an earlier World has seen to it
+        address = f"mpisgd-{leader[1]}-{leader[2]}"
+        if self.local_rank == 0:
+            pids = {int(rank): int(pid) for rank, pid, names, _ in mine if names == leader[2]}
+            obituary.start(address, pids)
+        failures.use_obituary(address)
 
     def _take_threads(self, requested: int | None) -> None:
         own = _affinity()
