@@ -171,7 +171,7 @@ class Exchange:
 
     def run(self, values: np.ndarray, call: Call) -> int:
         """Exchange without committing: the caller looks at the returned flags first."""
-        return self._collective.run(values, self.feedback, call)
+        return int(self._collective.run(values, self.feedback, call))
 
     def commit(self) -> None:
         """Keep the residuals that the last `run` left (none without error feedback)."""

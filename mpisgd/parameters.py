@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _check(name: str, parameter: nn.Parameter) -> None:
         )
 
 
-def raw_bytes(tensor: Tensor) -> np.ndarray:
+def raw_bytes(tensor: Tensor) -> NDArray[np.uint8]:
     """The values of a tensor in C order, as bytes on the host."""
     host = tensor.detach().cpu().contiguous().reshape(-1)
     return host.view(torch.uint8).numpy() if host.numel() else np.empty(0, np.uint8)
@@ -79,7 +80,7 @@ def raw_bytes(tensor: Tensor) -> np.ndarray:
 def _digests(model: nn.Module) -> list[tuple[str, bytes]]:
     """The first 8 bytes of SHA-256 over each parameter."""
     return [
-        (name, hashlib.sha256(raw_bytes(parameter)).digest()[:8])
+        (name, hashlib.sha256(raw_bytes(parameter).data).digest()[:8])
         for name, parameter in model.named_parameters()
     ]
 

@@ -45,12 +45,12 @@ class Header(NamedTuple):
 
     def write(self, message: NDArray[np.uint8]) -> None:
         """Put the header into the first 32 bytes of `message`."""
-        _FORMAT.pack_into(message, 0, *self)
+        _FORMAT.pack_into(message.data, 0, *self)
 
     @classmethod
     def read(cls, message: NDArray[np.uint8]) -> Header:
         """The header of a received message."""
-        return cls(*_FORMAT.unpack_from(message))
+        return cls(*_FORMAT.unpack_from(message.data))
 
     def check(self, mine: Header, *, rank: int, peer: int) -> None:
         """Raise MismatchError unless `self`, received from `peer`, matches `mine`."""

@@ -92,7 +92,7 @@ class DataParallel(AbstractLearner):
         self.check_every = check_every
         check_bits(quant)
         choose_collective(collective, quant)
-        options = {"column": column, "min_numel": min_numel, "bucket_mb": bucket_mb}
+        options: dict[str, Any] = {"column": column, "min_numel": min_numel, "bucket_mb": bucket_mb}
         self._layouts = {
             bits: cut_layouts(self.parameters, bits=bits, **options) for bits in (32, quant)
         }
