@@ -1,8 +1,12 @@
-"""Fixtures of all tests. Nothing here starts MPI unless --with-mpi is given or a test asks for `comm` or `world`."""
+"""Fixtures of all tests.
+
+Nothing here starts MPI unless --with-mpi is given or a test asks for `comm` or `world`.
+"""
 
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -42,7 +46,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def comm(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A communicator of this test's own. After the test the ranks meet, and no message may be left."""
+    """A communicator of this test's own; after the test the ranks meet, and no message is left."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
@@ -80,6 +84,4 @@ def shared_tmp(request: pytest.FixtureRequest, comm: Any) -> Iterator[Path]:
     if not request.node.stash.get(FAILED, False):
         comm.Barrier()  # nobody is still writing
         if comm.rank == 0:
-            import shutil
-
             shutil.rmtree(folder, ignore_errors=True)

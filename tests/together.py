@@ -1,7 +1,8 @@
-"""MPI tests pass or fail on all ranks together: the pytest plugin that tests/conftest.py registers for --with-mpi.
+"""MPI tests pass or fail on all ranks together.
 
-A rank whose test failed tells the others before it goes on, so the barriers of two tests never meet. If the others do not
-answer within GRACE_S (they sit in a call that waits for the failed rank), the failed rank ends the job.
+The pytest plugin that tests/conftest.py registers for --with-mpi. A rank whose test failed tells
+the others before it goes on, so the barriers of two tests never meet. If the others do not answer
+within GRACE_S (they sit in a call that waits for the failed rank), the failed rank ends the job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-GRACE_S = 8.0
+GRACE_S = 6.0
 # One fixed-size message a rank and phase: the outcome, then text.
 MESSAGE_BYTES = 4096
 FAILED = pytest.StashKey[bool]()
@@ -134,8 +135,8 @@ class Together:
             report.outcome,
             text,
             seconds=GRACE_S if report.failed else float("inf"),
-            otherwise=f"{item.nodeid} failed on this rank, and after {GRACE_S:.0f} s the other ranks are still in it."
-            f" This rank's report:\n{text}",
+            otherwise=f"{item.nodeid} failed on this rank, and after {GRACE_S:.0f} s other ranks"
+            f" are still in it. This rank's report:\n{text}",
         )
         merge_verdicts(report, rows, rank=self.rank)
         if report.failed:
@@ -162,7 +163,7 @@ class Together:
 
 
 def check_launcher(size: int) -> None:
-    """Raise UsageError if another MPI's launcher started this: every rank would be alone, and green."""
+    """Raise UsageError under another MPI's launcher: every rank would be alone, and green."""
     for name in LAUNCHER_SIZES:
         if name in os.environ and int(os.environ[name]) != size:
             raise pytest.UsageError(

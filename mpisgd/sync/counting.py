@@ -55,10 +55,9 @@ class CountRequest:
         self, comm: MPI.Comm, wire: Wire, *, samples: int, weight: float, finished: bool = False
     ) -> None:
         """Start the sum. Every rank of `comm` must do so equally often."""
-        from mpi4py import MPI
-
-        self._values = np.array([samples + _FINISHED_UNIT * finished, weight], np.float64)
-        self._request = comm.Iallreduce(MPI.IN_PLACE, self._values, op=MPI.SUM)
+        self._own = np.array([samples + _FINISHED_UNIT * finished, weight], np.float64)
+        self._values = np.empty_like(self._own)
+        self._request = comm.Iallreduce(self._own, self._values)  # mpi4py's default is the sum
         wire.control_bytes += self._values.nbytes
 
     def result(self) -> Count:

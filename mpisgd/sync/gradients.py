@@ -120,10 +120,9 @@ class GradientExchange:
 
     def _agree_on_touched(self, touched: set[int]) -> set[int]:
         """The parameters with a gradient on any rank. Collective, only when some rank lacks one."""
-        from mpi4py import MPI
-
-        mask = np.array([id(p) in touched for _, p in self.parameters], np.uint8)
-        request = self._comm.Iallreduce(MPI.IN_PLACE, mask, op=MPI.BOR)
+        own = np.array([id(p) in touched for _, p in self.parameters], np.int32)
+        mask = np.empty_like(own)
+        request = self._comm.Iallreduce(own, mask)  # the number of ranks that touched it
         waiting.wait_all([request], what="which gradients there are")
         self._wire.control_bytes += mask.nbytes
         return {id(p) for (_, p), anywhere in zip(self.parameters, mask, strict=True) if anywhere}
