@@ -8,8 +8,8 @@ from __future__ import annotations
 from .choice import Loaded as Loaded
 from .choice import data_directory as data_directory
 from .choice import load as load
-from .fetch import FetchError as FetchError
-from .fetch import fetch as fetch
+from .download import FetchError as FetchError
+from .download import fetch as fetch
 from .members import DATA as DATA
 from .members import VECTOR_DATA as VECTOR_DATA
 

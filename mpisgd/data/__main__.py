@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .choice import DIRECTORY_VARIABLE, data_directory
-from .fetch import FETCHABLE, FetchError, fetch
+from .download import FETCHABLE, FetchError, fetch
 
 MIB = float(1 << 20)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
@@ -141,6 +142,8 @@ def _fetch_file(source: Source, target: Path, progress: Progress) -> None:
     except FetchError:
         raise
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the server's answer, with the connection
         reason = str(error) or type(error).__name__
         raise FetchError(
             f"fetch: {source.url} could not be saved as {target} ({reason}); check the network and "
