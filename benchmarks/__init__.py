@@ -1,0 +1,1 @@
+"""One file for each question; results that are quoted anywhere lie in results/."""
