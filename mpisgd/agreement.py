@@ -1,9 +1,17 @@
-"""What ranks say when they differ: one text from every rank's part. Pure functions."""
+"""Fail together or not at all: checks that raise on every rank, with one text made of all parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import numpy as np
+
+from mpisgd.control import Control
+
+T = TypeVar("T")
 Items = Sequence[tuple[str, str]]
 
 
@@ -67,3 +75,54 @@ def joint_error(texts: Sequence[str | None]) -> str | None:
     text = texts[failed[0]]
     alike = len(set(texts)) == 1
     return text if alike else f"{text} (rank {failed[0]})"
+
+
+class RankFailure(RuntimeError):
+    """A check failed on some ranks; raised on all of them, naming those that failed."""
+
+
+class Agreement(Control):
+    """Checks that fail on all ranks or on none; collective, all of them."""
+
+    def agree(self, ok: bool, message: str) -> None:
+        """See `World.agree`."""
+        flags = self.gather_numbers(np.array([not ok], np.int8), message)[:, 0]
+        failing = np.flatnonzero(flags).tolist()
+        if failing:
+            first = self.gather_texts(message, message)[failing[0]]
+            raise RankFailure(f"{first} (failed on {ranks_text(failing)})")
+
+    def collect_errors(self, error: BaseException | None) -> None:
+        """See `World.collect_errors`."""
+        what = "the errors of the ranks"
+        flags = self.gather_numbers(np.array([error is not None], np.int8), what)[:, 0]
+        if not flags.any():
+            return
+        own = "" if error is None else str(error) or type(error).__name__
+        texts = self.gather_texts(own, what)
+        failed = [text if bad else None for text, bad in zip(texts, flags, strict=True)]
+        raise SetupError(joint_error(failed)) from error
+
+    def collect(self, make: Callable[[], T]) -> T:
+        """What `make` returns, once it has raised no ValueError on any rank."""
+        try:
+            made = make()
+        except ValueError as error:
+            self.collect_errors(error)
+            raise  # not reached: collect_errors raises on every rank
+        self.collect_errors(None)
+        return made
+
+    def check_same(self, subject: str, items: Items) -> None:
+        """See `World.check_same`."""
+        text = json.dumps(list(items))
+        what = f"a comparison of {subject}"
+        digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+        # A rank that finds itself in all others knows that they find the same.
+        if (self.gather_numbers(digest, what) == digest).all():
+            return
+        tables = [[(n, v) for n, v in json.loads(t)] for t in self.gather_texts(text, what)]
+        raise ValueError(
+            f"{subject}: {first_difference(tables)}; all ranks must have the same: start them "
+            "with the same program, options and environment"
+        )

@@ -62,6 +62,20 @@ def sharing_group(visible: Sequence[Sequence[str]], local_rank: int) -> tuple[in
     return same.index(local_rank), len(same)
 
 
+def check_alone(taken: Sequence[str]) -> None:
+    """Check that no two ranks of a node take one GPU. Raises ValueError.
+
+    Args:
+        taken: for each local rank, what identifies its GPU; "" for the CPU.
+    """
+    gpus = [gpu for gpu in taken if gpu]
+    if len(set(gpus)) < len(gpus):
+        raise ValueError(
+            f"device: {len(gpus)} ranks on one node take only {len(set(gpus))} different GPUs; give "
+            "each its own, or allow it with allow_gpu_sharing=True (--allow-gpu-sharing)"
+        )
+
+
 def choose_threads(
     requested: int | None,
     omp_num_threads: str,

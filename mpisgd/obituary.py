@@ -20,14 +20,12 @@ from collections.abc import Mapping
 _JOB_ENDS = b"job ends"
 
 
-def can_watch() -> bool:
-    """Whether the system tells when another process dies (Linux 5.3)."""
-    return hasattr(os, "pidfd_open") and sys.platform == "linux"
-
-
 def process_names() -> str:
     """The name space of process ids: ranks in separate containers may not share one."""
-    return os.readlink("/proc/self/ns/pid")
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return "the-only-one"
 
 
 def start(address: str, pids: Mapping[int, int]) -> None:
@@ -37,6 +35,8 @@ def start(address: str, pids: Mapping[int, int]) -> None:
         address: a name for the socket on which it hears farewells, unique on this machine.
         pids: process id of each rank on this machine.
     """
+    if not hasattr(os, "pidfd_open"):
+        return  # before Linux 5.3, and elsewhere: nothing tells when another process dies
     ranks = [f"{rank}:{pid}" for rank, pid in pids.items()]
     command = [sys.executable, "-I", "-S", __file__, address, *ranks]
     with contextlib.suppress(OSError):  # without it only a killed rank remains unnamed

@@ -5,36 +5,29 @@ MPI starts when the first World is made, never on import.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 import mpisgd
-from mpisgd import devices, failures, launch, obituary, waiting
+from mpisgd import failures, launch, placement, waiting
+from mpisgd.agreement import Agreement
+from mpisgd.agreement import RankFailure as RankFailure
 from mpisgd.agreement import SetupError as SetupError
-from mpisgd.agreement import first_difference, joint_error, ranks_text
-from mpisgd.control import Control, describe, refusal
-from mpisgd.kernels.threads import set_threads
+from mpisgd.control import describe, refusal
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-T = TypeVar("T")
-
-
-class RankFailure(RuntimeError):
-    """A check failed on some ranks; raised on all of them, naming those that failed."""
 
 
 class World:
@@ -97,85 +90,25 @@ class World:
         self.rank: int = self.comm.rank
         self.size: int = self.comm.size
         self.is_main = self.rank == 0
-        self._control = Control(self.dup())
+        self._control = Agreement(self.dup())
         self.mpi_version = launch.library_name(self._mpi.Get_library_version())
-        limits = self._collect(waiting.stall_limits)
-        waiting.identify(self._mpi.COMM_WORLD.rank, limits)
+        world_rank = self._mpi.COMM_WORLD.rank
+        waiting.identify(world_rank, self._control.collect(waiting.stall_limits))
         self.check_same("versions", _versions())
-        self._find_nodes()
-        self._name_killed_ranks()
-        self._take_threads(threads)
-        self._take_device(str(device), allow_gpu_sharing)
 
-    # ---- what this rank runs on
+        nodes = placement.find_nodes(self._control, self._mpi.COMM_TYPE_SHARED)
+        self.local_rank = nodes.local_rank
+        self.local_size = len(nodes.own)
+        self.node = nodes.node
+        self.nodes = len(nodes.ranks)
+        if self.size > 1 and not self.mpi_version.startswith("Open MPI"):  # its launcher does it
+            placement.name_killed_ranks(self._control, nodes, world_rank)
 
-    def _find_nodes(self) -> None:
-        """A node is what shares memory."""
-        local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED, key=self.rank)
-        self.local_rank: int = local.rank
-        self.local_size: int = local.size
-        lowest = np.array([self.rank], np.int64)
-        local.Bcast(lowest, root=0)
-        local.Free()
-        leaders = self._control.gather_numbers(lowest, "the nodes of the ranks")[:, 0].tolist()
-        order = sorted(set(leaders))
-        self.node: int = order.index(leaders[self.rank])
-        self.nodes = len(order)
-        self._ranks_of_node = [
-            [rank for rank, leader in enumerate(leaders) if leader == first] for first in order
-        ]
-
-    def _name_killed_ranks(self) -> None:
-        """Have killed ranks of this node named, unless the launcher does, as Open MPI's."""
-        address = failures.obituary_address()
-        if self.size == 1 or self.mpi_version.startswith("Open MPI") or not obituary.can_watch():
-            return
-        own = f"{self._mpi.COMM_WORLD.rank} {os.getpid()} {obituary.process_names()}"
-        everyone = self._control.gather_texts(
-            f"{own} {address or ''}", "the processes of the ranks"
+        cores = placement.take_threads(self._control, nodes, threads)
+        self.threads, self.cores, self.warnings = cores.threads, cores.cores, cores.warnings
+        self.device = placement.take_device(
+            self._control, nodes, str(device), allow_sharing=allow_gpu_sharing
         )
-        leader, *_ = mine = [everyone[rank].split(" ") for rank in self._ranks_of_node[self.node]]
-        if any(theirs[3] for theirs in mine):
-            return  # an earlier World has seen to it
-        address = f"mpisgd-{leader[1]}-{leader[2]}"
-        if self.local_rank == 0:
-            pids = {int(rank): int(pid) for rank, pid, names, _ in mine if names == leader[2]}
-            obituary.start(address, pids)
-        failures.use_obituary(address)
-
-    def _take_threads(self, requested: int | None) -> None:
-        own = _affinity()
-        self.cores = len(own)
-        texts = self._control.gather_texts(" ".join(map(str, own)), "the cores of the ranks")
-        affinities = [[int(core) for core in text.split()] for text in texts]
-        shared = [affinities[rank] for rank in self._ranks_of_node[self.node]]
-        variable = os.environ.get("OMP_NUM_THREADS", "")
-        self.threads: int = self._collect(
-            lambda: devices.choose_threads(requested, variable, shared, self.local_rank)
-        )
-        torch.set_num_threads(self.threads)
-        set_threads(self.threads)
-        counts = self._control.gather_numbers(
-            np.array([self.threads], np.int64), "the threads of the ranks"
-        )[:, 0].tolist()
-        self.warnings: list[str] = []
-        for node, ranks in enumerate(self._ranks_of_node):
-            self.warnings += devices.crowding_warnings(
-                node, ranks, [affinities[rank] for rank in ranks], [counts[rank] for rank in ranks]
-            )
-
-    def _take_device(self, requested: str, allow_sharing: bool) -> None:
-        seen = [] if requested == "cpu" else _visible_gpus()
-        everyone = self._control.gather_texts(" ".join(seen), "the GPUs of the ranks")
-        mine = [everyone[rank].split() for rank in self._ranks_of_node[self.node]]
-        place, sharers = devices.sharing_group(mine, self.local_rank)
-        self.device = torch.device(
-            self._collect(
-                lambda: devices.choose_device(requested, len(seen), place, sharers, allow_sharing)
-            )
-        )
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # else every rank opens a context on GPU 0
 
     # ---- agreeing
 
@@ -185,11 +118,7 @@ class World:
         Raises:
             RankFailure: on all ranks, with the lowest failing rank's message and all their names.
         """
-        flags = self._control.gather_numbers(np.array([not ok], np.int8), message)[:, 0]
-        failing = np.flatnonzero(flags).tolist()
-        if failing:
-            first = self._control.gather_texts(message, message)[failing[0]]
-            raise RankFailure(f"{first} (failed on {ranks_text(failing)})")
+        self._control.agree(ok, message)
 
     def collect_errors(self, error: BaseException | None) -> None:
         """Turn an error that any rank met into one on all of them. Collective.
@@ -198,24 +127,7 @@ class World:
             SetupError: on all ranks unless `error` is None everywhere; the text is the lowest
                 failing rank's, with its number unless all failed alike.
         """
-        what = "the errors of the ranks"
-        flags = self._control.gather_numbers(np.array([error is not None], np.int8), what)[:, 0]
-        if not flags.any():
-            return
-        own = "" if error is None else str(error) or type(error).__name__
-        texts = self._control.gather_texts(own, what)
-        failed = [text if bad else None for text, bad in zip(texts, flags, strict=True)]
-        raise SetupError(joint_error(failed)) from error
-
-    def _collect(self, make: Callable[[], T]) -> T:
-        """What `make` returns, once it has raised no ValueError on any rank."""
-        try:
-            made = make()
-        except ValueError as error:
-            self.collect_errors(error)
-            raise  # not reached: collect_errors raises on every rank
-        self.collect_errors(None)
-        return made
+        self._control.collect_errors(error)
 
     def check_same(self, subject: str, items: Sequence[tuple[str, str]]) -> None:
         """Check that all ranks pass the same (name, value) pairs in the same order. Collective.
@@ -225,24 +137,7 @@ class World:
         Raises:
             ValueError: on all ranks, naming the first difference and its ranks.
         """
-        text = "\0".join(part for item in items for part in item)
-        what = f"a comparison of {subject}"
-        digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-        digests = self._control.gather_numbers(digest, what)
-        if (digests == digest).all():
-            # This rank sees itself in all: then all are alike, and the others see the same.
-            return
-        raise ValueError(self._difference(subject, text, what))
-
-    def _difference(self, subject: str, text: str, what: str) -> str:
-        tables = []
-        for theirs in self._control.gather_texts(text, what):
-            parts = theirs.split("\0") if theirs else []
-            tables.append(list(zip(parts[::2], parts[1::2], strict=True)))
-        return (
-            f"{subject}: {first_difference(tables)}; all ranks must have the same: start them "
-            "with the same program, options and environment"
-        )
+        self._control.check_same(subject, items)
 
     # ---- sharing values
 
@@ -378,18 +273,3 @@ def _versions() -> list[tuple[str, str]]:
         ("numpy", np.__version__),
         ("mpisgd", own),
     ]
-
-
-def _affinity() -> list[int]:
-    """The cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _visible_gpus() -> list[str]:
-    """What identifies the GPUs that torch may use here, in torch's order."""
-    if not torch.cuda.is_available():
-        return []
-    count = torch.cuda.device_count()
-    return [str(getattr(torch.cuda.get_device_properties(i), "uuid", i)) for i in range(count)]
