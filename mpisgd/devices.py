@@ -71,8 +71,8 @@ def check_alone(taken: Sequence[str]) -> None:
     gpus = [gpu for gpu in taken if gpu]
     if len(set(gpus)) < len(gpus):
         raise ValueError(
-            f"device: {len(gpus)} ranks on one node take only {len(set(gpus))} different GPUs; give "
-            "each its own, or allow it with allow_gpu_sharing=True (--allow-gpu-sharing)"
+            f"device: {len(gpus)} ranks on one node take only {len(set(gpus))} different GPUs; "
+            "give each its own, or allow it with allow_gpu_sharing=True (--allow-gpu-sharing)"
         )
 
 

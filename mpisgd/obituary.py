@@ -57,19 +57,22 @@ def _detach() -> None:
     os.setsid()
 
 
-def _watch(line: socket.socket, pids: dict[int, int]) -> int | None:
+def _open_deaths(pids: Mapping[int, int]) -> dict[int, int]:
+    """A descriptor that becomes readable when the process dies -> its rank."""
+    deaths = {}
+    for rank, pid in pids.items():
+        with contextlib.suppress(ProcessLookupError):  # gone already: the launcher has seen it
+            deaths[os.pidfd_open(pid)] = rank
+    return deaths
+
+
+def _watch(line: socket.socket, deaths: dict[int, int]) -> int | None:
     """The first rank that dies without a farewell; None if there is none."""
     poll = select.epoll()  # reports deaths in the order in which they happened
-    rank_of: dict[int, int] = {}
-    for rank, pid in pids.items():
-        try:
-            death = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return rank
-        rank_of[death] = rank
+    for death in deaths:
         poll.register(death, select.EPOLLIN)
     said: set[bytes] = set()
-    while rank_of:
+    while deaths:
         for death, _ in poll.poll():
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -77,7 +80,7 @@ def _watch(line: socket.socket, pids: dict[int, int]) -> int | None:
             if _JOB_ENDS in said:
                 return None
             poll.unregister(death)
-            rank = rank_of.pop(death)
+            rank = deaths.pop(death)
             if b"%d" % rank not in said:
                 return rank
     return None
@@ -89,8 +92,9 @@ def main() -> None:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     line.setblocking(False)
     line.bind(f"\0{sys.argv[1]}")  # before anyone can say farewell
+    deaths = _open_deaths(pids)
     _detach()
-    rank = _watch(line, pids)
+    rank = _watch(line, deaths)
     if rank is not None:
         host = socket.gethostname()
         text = (

@@ -120,9 +120,8 @@ def take_device(
     )
     device = torch.device(chosen)
     taken = control.gather_texts(seen[device.index or 0] if device.type == "cuda" else "", "GPUs")
-    control.collect(
-        lambda: allow_sharing or devices.check_alone([taken[rank] for rank in nodes.own])
-    )
+    if not allow_sharing:
+        control.collect(lambda: devices.check_alone([taken[rank] for rank in nodes.own]))
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else every rank opens a context on GPU 0
     return device
