@@ -1,9 +1,9 @@
 """The network of the speech task that 1-bit SGD was published with; its recordings are not public.
 
 F. Seide et al., Interspeech 2014: 440 inputs, seven hidden layers of 2,048, 9,304 outputs,
-45,145,176 parameters. Hidden units are tanh here, where the paper's are sigmoids: they train without
-layer-wise pre-training. Rectified units do too, but jump about at the default learning rate of 0.1,
-and then a rounding error decides the loss after 20 steps.
+45,145,176 parameters. Hidden units are tanh here, where the paper's are sigmoids: they train
+without layer-wise pre-training. Rectified units do too, but their loss jumps about at the default
+learning rate of 0.1, and then a rounding error decides it after 20 steps.
 """
 
 from __future__ import annotations
