@@ -53,11 +53,11 @@ class Control:
 
     def sum(self, array: np.ndarray, what: str) -> np.ndarray:
         """The sum of the ranks' arrays, the same bits on all. Cost: 2(n-1)/n · its bytes."""
-        own = np.ascontiguousarray(array)
+        own = np.ascontiguousarray(array).reshape(-1)  # mpi4py takes no 0-d arrays
         total = np.empty_like(own)
         wait_all([self.comm.Iallreduce(own, total)], what=what)
         self.bytes += 2 * (self.comm.size - 1) * own.nbytes // self.comm.size
-        return total
+        return total.reshape(array.shape)
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks."""

@@ -62,14 +62,15 @@ def sharing_group(visible: Sequence[Sequence[str]], local_rank: int) -> tuple[in
     return same.index(local_rank), len(same)
 
 
-def check_alone(taken: Sequence[str]) -> None:
+def check_alone(taken: Sequence[str], allow_sharing: bool) -> None:
     """Check that no two ranks of a node take one GPU. Raises ValueError.
 
     Args:
         taken: for each local rank, what identifies its GPU; "" for the CPU.
+        allow_sharing: several ranks may take one GPU.
     """
     gpus = [gpu for gpu in taken if gpu]
-    if len(set(gpus)) < len(gpus):
+    if len(set(gpus)) < len(gpus) and not allow_sharing:
         raise ValueError(
             f"device: {len(gpus)} ranks on one node take only {len(set(gpus))} different GPUs; "
             "give each its own, or allow it with allow_gpu_sharing=True (--allow-gpu-sharing)"

@@ -113,15 +113,15 @@ def take_device(
     """Choose this rank's device and make it current. Raises SetupError on all ranks."""
     seen = [] if requested == "cpu" else _visible_gpus()
     everyone = control.gather_texts(" ".join(seen), "the GPUs of the ranks")
-    mine = [everyone[rank].split() for rank in nodes.own]
-    place, sharers = devices.sharing_group(mine, nodes.local_rank)
+    visible = [everyone[rank].split() for rank in nodes.own]
+    place, sharers = devices.sharing_group(visible, nodes.local_rank)
     chosen: str = control.collect(
         lambda: devices.choose_device(requested, len(seen), place, sharers, allow_sharing)
     )
     device = torch.device(chosen)
     taken = control.gather_texts(seen[device.index or 0] if device.type == "cuda" else "", "GPUs")
-    if not allow_sharing:
-        control.collect(lambda: devices.check_alone([taken[rank] for rank in nodes.own]))
+    mine = [taken[rank] for rank in nodes.own]
+    control.collect(lambda: devices.check_alone(mine, allow_sharing))
     if device.type == "cuda":
         torch.cuda.set_device(device)  # else every rank opens a context on GPU 0
     return device
