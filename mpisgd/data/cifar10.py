@@ -25,7 +25,9 @@ from .cifar10_pickle import load_batch
 
 RECORDS = 10_000  # images in each of the six files
 PIXELS = 3 * 32 * 32
-REMEDY = "get it again with: python -m mpisgd.data fetch cifar10"
+REMEDY = (
+    "remove the folder or archive and get the set again with: python -m mpisgd.data fetch cifar10"
+)
 # A member of a published archive has about 31 MB; more than this is no CIFAR-10.
 LARGEST_MEMBER_BYTES = 64 << 20
 
