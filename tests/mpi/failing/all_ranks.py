@@ -1,0 +1,93 @@
+"""Jobs that end alike, or well, on all ranks. Started by tests/launch.
+
+python all_ranks.py TOKEN HOW: TOKEN only marks the processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import numpy as np
+
+from mpisgd.world import World
+
+
+def exit_together(world: World) -> None:
+    if world.is_main:
+        sys.stderr.write("error: no such data\n")
+    sys.exit(2)
+
+
+def exit_after_an_exchange(world: World) -> None:
+    pending = world.comm.Irecv(np.empty(4), source=(world.rank + 1) % world.size)
+    sys.exit(2 if not pending.Test() else 0)
+
+
+def raise_together(world: World) -> None:
+    raise ValueError(f"wrong on {world.rank}")
+
+
+def never_closed(world: World) -> None:
+    world.dup()
+    time.sleep(0.2 * world.rank)
+    print(f"rank {world.rank} is done")
+
+
+def rank_0_stays_longer(world: World) -> None:
+    if world.is_main:
+        time.sleep(4)
+        print("rank 0 is done")
+
+
+def closed(world: World) -> None:
+    with world:
+        world.sum(np.ones(1))
+    print(f"rank {world.rank} is done")
+
+
+def caught_exit(world: World) -> None:
+    if world.rank == 1:
+        try:
+            sys.exit(3)
+        except SystemExit as caught:
+            print(f"rank 1 caught {caught.code}")
+    world.barrier()
+
+
+def direct_exit_in_with(world: World) -> None:
+    with world:
+        if world.rank == 1:
+            sys.stderr.write(f"failing at {time.time()}\n")
+            raise SystemExit(3)
+        world.comm.Barrier()
+
+
+def early_name_of_exit(world: World) -> None:
+    if world.rank == 1:
+        sys.stderr.write(f"failing at {time.time()}\n")
+        early_exit(3)
+    world.comm.Barrier()
+
+
+def forked_child(world: World) -> None:
+    if world.rank == 1:
+        child = os.fork()
+        if child == 0:
+            sys.exit(5)
+        print(f"the child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+    world.barrier()
+
+
+def stall(world: World) -> None:
+    if world.rank == 1:
+        sys.stderr.write(f"failing at {time.time() + 2}\n")  # the limit is 2 s
+        time.sleep(3600)
+    world.wait([world.comm.Irecv(np.empty(1), source=1)], "bucket 7")
+
+
+if __name__ == "__main__":
+    from sys import exit as early_exit
+
+    globals()[sys.argv[2]](World(device="cpu"))
