@@ -32,8 +32,13 @@ T = TypeVar("T")
 _USER_ERRORS = (ValueError, OSError, ImportError)
 
 
-def together(world: World, build: Callable[[], T]) -> T:
+def together(world: World, build: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
     """`build()`, and the news from all ranks that it worked. Collective.
+
+    Args:
+        world: the ranks.
+        build: what this rank does.
+        undo: gives back what `build` took, if it worked here and failed elsewhere.
 
     Raises:
         SetupError: on all ranks, if it failed on any.
@@ -43,7 +48,12 @@ def together(world: World, build: Callable[[], T]) -> T:
     except _USER_ERRORS as error:
         world.collect_errors(error)
         raise  # not reached: collect_errors raises wherever a rank passes an error
-    world.collect_errors(None)
+    try:
+        world.collect_errors(None)
+    except ValueError:
+        if undo is not None:
+            undo(result)
+        raise
     return result
 
 
@@ -55,7 +65,16 @@ def prepare(world: World, options: Options) -> Trainer:
     """
     world.check_same("options", options.as_text())
     collective = together(world, lambda: choose_collective(options.collective, options.quant))
-    reporter = together(world, lambda: open_reporter(options, world))
+    reporter = together(world, lambda: open_reporter(options, world), undo=Reporter.close)
+    try:
+        return _assemble(world, options, reporter, collective)
+    except BaseException:
+        reporter.close()
+        raise
+
+
+def _assemble(world: World, options: Options, reporter: Reporter, collective: str) -> Trainer:
+    """Data, model, learner, banner. Collective."""
     loaded = together(world, lambda: _load(options))
     _check_same_data(world, loaded)
     model = together(world, lambda: _build_model(options, loaded, world))

@@ -126,15 +126,16 @@ class Trainer:
         self.epochs.append(figures)
         seen, size = self.learner.samples_seen, self.course.plan.epoch_samples
         # A part of an epoch at the end of the run has the number that the whole would have.
-        whole = seen // size > self._epoch
-        self._epoch = seen // size
-        number = self._epoch if whole else self._epoch + 1
+        before, self._epoch = self._epoch, seen // size
+        number = self._epoch if self._epoch > before else self._epoch + 1
         self._report_epoch(number, figures)
-        due = self.course.eval_every and whole and number % self.course.eval_every == 0
+        # A minibatch that passes the ends of several epochs ends one, with the last number.
+        every = self.course.eval_every
+        due = every > 0 and self._epoch // every > before // every
         if due:
             self._evaluate()
         self.meter.start()
-        return bool(due)
+        return due
 
     def _report_epoch(self, number: int, figures: EpochFigures) -> None:
         more = self._skipped_in_epoch - _NAMED_SKIPS

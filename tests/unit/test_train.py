@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+import mpisgd
+from mpisgd.train import launched_rank, main
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, 0),
+        ({"PMI_RANK": "2"}, 2),
+        ({"OMPI_COMM_WORLD_RANK": "3"}, 3),
+        ({"SLURM_PROCID": "1"}, 1),
+        ({"PMI_RANK": "2", "SLURM_PROCID": "0"}, 2),
+        ({"PMI_RANK": "no number"}, 0),
+    ],
+)
+def test_launched_rank(environ, rank):
+    assert launched_rank(environ) == rank
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_only_rank_0_answers(monkeypatch, capsys, rank, times):
+    monkeypatch.setenv("PMI_RANK", rank)
+    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"mpisgd.train {mpisgd.__version__}\n" * times, "")
