@@ -19,8 +19,8 @@ STEPS = 50
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Sums inside torch's operators may depend on the number of threads."""
+def _one_thread(world: Any) -> Iterator[None]:
+    """Sums inside torch's operators may depend on the number of threads, which World sets."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -79,6 +79,8 @@ class Run:
         rule = None if scale is None else Scaler(scale, growth=2.0, backoff=0.5, interval=7)
         self.oracle = Oracle(model, optimizer(model), ranks=world.size, scaler=rule, **common)
         self.draws = np.random.default_rng(5)
+        self.steps = 0
+        self.difference: str | None = None
 
     def batches(self, step: int, samples: list[int], weights: list[float] | None) -> list[Local]:
         """One pass of all ranks. A rank without samples has no loss."""
@@ -96,7 +98,7 @@ class Run:
         tell_total: bool = False,
         before_update: Callable[[list[nn.Parameter]], None] | None = None,
     ) -> bool:
-        """The same step by both; checks everything that can be seen from outside."""
+        """The same step by both, and a comparison of all that can be seen from outside."""
         *held, last = [one[self.world.rank] for one in passes]
         total = sum(local.samples for local in passes[-1])
         with self.learner.no_sync():
@@ -108,30 +110,37 @@ class Run:
                 [p for group in self.learner.optimizer.param_groups for p in group["params"]]
             )
         moved = self.learner.step()
-        assert moved == self.oracle.step(passes, before_update=before_update)
-        self.check()
+        expected = self.oracle.step(passes, before_update=before_update)
+        self.compare("moved", moved, expected)
+        self.compare_state()
+        self.steps += 1
         return moved
 
     def backward(self, local: Local, **options: Any) -> None:
         loss = None if local.loss is None else local.loss(self.model)
         self.learner.backward(loss, samples=local.samples, weight=local.weight, **options)
 
-    def check(self) -> None:
-        seen = (
-            mpisgd.param_hash(self.model),
-            self.learner.samples_seen,
-            self.learner.skipped_steps,
-            self.learner.wire.bytes,
-            self.learner.wire.messages,
-        )
-        wire = self.oracle.wire[self.world.rank]
-        assert seen == (
-            parameter_hash(self.oracle.model),
-            self.oracle.samples_seen,
-            self.oracle.skipped,
-            wire.bytes,
-            wire.messages,
-        )
+    def compare_state(self) -> None:
+        learner, oracle = self.learner, self.oracle
+        self.compare("bits", learner.bits_on_wire, 1 if oracle.coding else 32)
+        self.compare("samples_seen", learner.samples_seen, oracle.samples_seen)
+        self.compare("skipped_steps", learner.skipped_steps, oracle.skipped)
+        wire = oracle.wire[self.world.rank]
+        self.compare("messages", learner.wire.messages, wire.messages)
+        self.compare("bytes", learner.wire.bytes, wire.bytes)
+        self.compare("hash", mpisgd.param_hash(self.model), parameter_hash(oracle.model))
+
+    def compare(self, what: str, ours: object, expected: object) -> None:
+        """Remember the first difference: a rank that stops at once leaves the others behind."""
+        if ours != expected and self.difference is None:
+            self.difference = f"step {self.steps}: {what} is {ours}, the oracle has {expected}"
+
+    def end(self) -> None:
+        """Every test ends here."""
+        self.learner.finish()
+        self.compare_state()
+        assert self.steps > 0
+        assert self.difference is None, self.difference
 
 
 @pytest.mark.parametrize("quant", [1, 32])
@@ -143,6 +152,7 @@ def test_same_bits_with_uneven_batches(world: Any, name: str, quant: int) -> Non
     for step in range(STEPS):
         samples = uneven(run.draws, world.size, step)
         run.step([run.batches(step, samples, None)], tell_total=step % 2 == 0)
+    run.end()
     assert run.learner.samples_seen > 2 * warmup
 
 
@@ -156,6 +166,7 @@ def test_same_bits_with_accumulation_and_weights(world: Any, quant: int) -> None
             weights = [3.0 * count + 0.5 * (count > 0) for count in samples]
             passes.append(run.batches(step, samples, weights))
         run.step(passes)
+    run.end()
 
 
 def test_same_bits_with_clipping_and_several_groups(world: Any) -> None:
@@ -167,12 +178,14 @@ def test_same_bits_with_clipping_and_several_groups(world: Any) -> None:
     run = Run(world, CASES["mlp"], quant=1, optimizer=two_groups)
     for step in range(STEPS):
         run.step([run.batches(step, uneven(run.draws, world.size, step), None)], before_update=clip)
+    run.end()
 
 
 def test_same_bits_with_buckets(world: Any) -> None:
     run = Run(world, CASES["mlp-short-columns"], quant=1, bucket_mb=0.02)
     for step in range(STEPS):
         run.step([run.batches(step, uneven(run.draws, world.size, step), None)])
+    run.end()
 
 
 @pytest.mark.parametrize("quant", [1, 32])
@@ -185,6 +198,7 @@ def test_same_bits_when_steps_are_skipped(world: Any, quant: int) -> None:
         if step % 6 == 5:
             spoil(passes[0], rank=step % world.size, by=float("nan") if step % 4 else float("inf"))
         moved.append(run.step(passes))
+    run.end()
     assert moved == [step % 6 != 5 for step in range(STEPS)]
 
 
@@ -202,6 +216,7 @@ def test_same_bits_with_a_loss_scale(world: Any) -> None:
         run.step([run.batches(step, uneven(run.draws, world.size, step), None)])
         for step in range(STEPS)
     ]
+    run.end()
     assert not moved[0]
     assert sum(moved) > STEPS // 2
 
@@ -215,6 +230,7 @@ def test_same_bits_with_a_replicated_warm_start(world: Any) -> None:
         whole = run.case.loss(run.draws, 8, step, 0)
         parts = run.batches(step, [2] * world.size, None)
         run.step([[Local(whole, 8)] * world.size if ranks == 1 else parts])
+    run.end()
     assert run.learner.shard == (world.rank, world.size)
 
 
@@ -223,6 +239,7 @@ def test_batch_norm_statistics_stay_local(world: Any) -> None:
     run = Run(world, CASES["convolutions"], quant=32)
     for step in range(5):
         run.step([run.batches(step, [3] * world.size, None)])
+    run.end()
     buffers = run.oracle.buffers_of(world.rank)
     for mine, simulated in zip(run.model.buffers(), buffers, strict=True):
         assert torch.equal(mine, simulated)

@@ -83,7 +83,7 @@ class WordBag(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(300, 33)
+        self.words = nn.Embedding(150, 33)
         self.nothing = nn.Parameter(torch.zeros(0, 7))
         self.still = nn.Parameter(torch.ones(33, 33), requires_grad=False)
         self.out = nn.Linear(33, 9)
@@ -93,7 +93,7 @@ class WordBag(nn.Module):
 
 
 def words_loss(draws: np.random.Generator, samples: int, step: int, rank: int) -> Loss:
-    words, y = classes(draws, 300, samples, 4), classes(draws, 9, samples)
+    words, y = classes(draws, 150, samples, 4), classes(draws, 9, samples)
     return lambda model: F.cross_entropy(model(words), y)
 
 

@@ -109,9 +109,9 @@ class Oracle:
         self._was_replicating = self.replicating
 
     @property
-    def quantizing(self) -> bool:
-        """Whether the next step is."""
-        return self.quant < 32 and self.samples_seen >= self.warmup
+    def coding(self) -> bool:
+        """Whether the next step sends codes; one rank sends nothing."""
+        return self.ranks > 1 and self.quant < 32 and self.samples_seen >= self.warmup
 
     @property
     def replicating(self) -> bool:
@@ -201,7 +201,7 @@ class Oracle:
             (mean,) = gradients
             return mean, all(bool(np.isfinite(g).all()) for g in mean if g is not None)
         means: Gradients = [None] * len(self.parameters)
-        exchanges = self.exchanges if self.quantizing else self._exact
+        exchanges = self.exchanges if self.coding else self._exact
         clean = True
         for exchange in exchanges:
             total, finite = exchange.sum([flatten(exchange, g) for g in gradients])

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from mpisgd.data.order import minibatch
+from mpisgd.quant import QUANTIZERS
 from tests.oracle import Local, Oracle, onebit, order, parameter_hash
 from tests.oracle.cases import CASES
 from tests.oracle.exchange import SimulatedExchange
@@ -104,6 +106,27 @@ def test_codes_of_full_columns_come_first() -> None:
         np.testing.assert_array_equal(bits[: lengths[i]], columns[i].bits)
         assert not bits[lengths[i] :].any()
         at += width
+
+
+@pytest.mark.parametrize("lengths", [[512] * 3, [512, 512, 40], [3, 512, 64, 512, 1], [9, 40]])
+def test_the_product_writes_the_same_bytes(lengths: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    stops = np.cumsum(lengths)
+    starts = stops - lengths
+    values, residual = rng.standard_normal((2, stops[-1])).astype("f4")
+    coded, owed = zip(
+        *(onebit.encode(values[a:b], residual[a:b]) for a, b in zip(starts, stops, strict=True)),
+        strict=True,
+    )
+    quantizer = QUANTIZERS[1]()
+    columns = quantizer.columns(starts, stops, column=512)
+    payload = np.full(quantizer.payload_bytes(columns), 255, np.uint8)
+    next_residual = np.empty_like(values)
+    assert quantizer.encode(
+        values, columns, residual=residual, next_residual=next_residual, payload=payload
+    )
+    assert payload.tobytes() == onebit.pack(list(coded), full=512)
+    np.testing.assert_array_equal(next_residual, np.concatenate(owed))
 
 
 # -- layout
@@ -274,13 +297,13 @@ def test_warm_up_ends_with_the_first_step_that_starts_late_enough() -> None:
     model = case.build()
     oracle = Oracle(model, momentum(model), ranks=2, quant=1, warmup=10)
     draws = np.random.default_rng(0)
-    quantizing, sent = [], []
+    coding, sent = [], []
     for step in range(5):
-        quantizing.append(oracle.quantizing)
+        coding.append(oracle.coding)
         before = oracle.wire[0].bytes + oracle.wire[1].bytes
         oracle.step([[Local(case.loss(draws, m, step, 0), m) for m in (1, 2)]])
         sent.append(oracle.wire[0].bytes + oracle.wire[1].bytes - before)
-    assert quantizing == [False] * 4 + [True]
+    assert coding == [False] * 4 + [True]
     matrix, rest = 96 * 70, 96 + 10 * 96 + 10
     assert sent[:4] == [2 * 4 * (matrix + rest) + 4 * 32] * 4
     assert sent[4] == 2 * (4 * rest + matrix // 8 + 8 * 14) + 4 * 32
@@ -338,3 +361,12 @@ def test_the_stream_visits_every_sample_once_a_sweep() -> None:
     assert len({tuple(sweep) for sweep in sweeps}) == 3
     parts = [order.part(seen[:7], rank, 3) for rank in range(3)]
     assert parts == [[seen[0], seen[3], seen[6]], [seen[1], seen[4]], [seen[2], seen[5]]]
+
+
+@pytest.mark.parametrize("batch", [4, 21, 50])
+def test_the_product_draws_the_same_samples(batch: int) -> None:
+    for k in range(12):
+        whole = order.minibatch(k, batch=batch, samples=21, seed=3)
+        for rank in range(3):
+            _, indices = minibatch(k, batch=batch, seed=3, n_samples=21, shard=(rank, 3))
+            assert indices.tolist() == order.part(whole, rank, 3)
