@@ -159,7 +159,9 @@ class Stripes(AbstractCollective):
                 if rank == 0:
                     raw[:] = part
                 else:
-                    np.add(raw, part, out=raw)
+                    # Infinities of two ranks may meet here: the flags tell, not a warning.
+                    with np.errstate(over="ignore", invalid="ignore"):
+                        np.add(raw, part, out=raw)
                 payload = self.own.payload_of(message)
                 self.quantizer.decode(payload, self.own.columns, out=coded, add=rank > 0)
         # Waiting for a rank that came late is its delay, not the network's.

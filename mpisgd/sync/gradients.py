@@ -97,7 +97,8 @@ class GradientExchange:
             call: step and samples, for the headers.
 
         Returns:
-            The agreed `Flags`. With NONFINITE p.grad and residuals are as before.
+            The agreed `Flags`. With NONFINITE residuals are as before and p.grad is not to be
+            used.
         """
         if has_samples and len(gradients) < len(self.parameters):
             call = Call(call.step, call.samples, call.flags | Flags.UNTOUCHED)
@@ -112,11 +113,19 @@ class GradientExchange:
         if flags & Flags.UNTOUCHED:
             touched = self._agree_on_touched(set(gradients))
             self._keep_residuals(touched)
-        for bucket, exchange in zip(self.buckets, self.exchanges, strict=True):
-            exchange.commit()
-            with self._clock.phase("decode"):
+        with self._clock.phase("decode"):
+            for bucket in self.buckets:
                 bucket.store(touched)
+            if self._overflowed():
+                return flags | Flags.NONFINITE
+        for exchange in self.exchanges:
+            exchange.commit()
         return flags
+
+    def _overflowed(self) -> bool:
+        """Whether a mean is too large for its parameter's half precision; alike on all ranks."""
+        halves = (p.grad for _, p in self.parameters if p.dtype != torch.float32)
+        return any(grad is not None and not bool(torch.isfinite(grad).all()) for grad in halves)
 
     def _agree_on_touched(self, touched: set[int]) -> set[int]:
         """The parameters with a gradient on any rank. Collective, only when some rank lacks one."""

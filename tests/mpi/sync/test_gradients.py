@@ -243,3 +243,19 @@ def test_channels_last_and_tied_and_frozen_and_empty_parameters(world):
         plain.step()
     assert distance(model, reference) <= 1e-6
     assert model.conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_mean_too_large_for_fp16_is_skipped_on_all_ranks(world):
+    """Each share fits into half precision, and the sum fits into fp32, but not the rounded mean."""
+    parameter = nn.Parameter(torch.zeros(3, 700, dtype=torch.float16))
+    model = nn.ParameterList([parameter])
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    learner = mpisgd.DataParallel(
+        model, optimizer, world=world, quant=1, min_numel=512, scaler=scaler
+    )
+    learner.backward((parameter * 60_000.0 * 2).float().mean() * parameter.numel(), samples=1)
+    assert learner.step() is False
+    assert not parameter.any()
+    assert all(not residual.any() for residual in learner.residuals)
+    assert scaler.get_scale() == 2.0**-3
