@@ -21,6 +21,8 @@ cd "$ROOT" || exit 1
 exec </dev/null
 # One thread a rank: four ranks on two cores are crowded enough.
 export OMP_NUM_THREADS=1
+# Open MPI gives its first rank a terminal; the output is for logs all the same.
+export PY_COLORS=0 TERM=dumb
 STAGES=()  # "seconds verdict name", in order
 FAILED=()
 
