@@ -64,8 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
         return EXIT_REFUSED
     with world:
-        trainer.run()
-        trainer.reporter.close()
+        try:
+            trainer.run()
+        finally:
+            trainer.reporter.close()  # local: it gives the terminal back
     return 0
 
 
