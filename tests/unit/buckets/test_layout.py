@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_stripes_partition_the_bucket(shapes, column, size):
         cuts = [bounds(rank, size) for rank in range(size)]
         assert cuts[0][0] == 0
         assert cuts[-1][1] == total
-        assert all(a[1] == b[0] for a, b in zip(cuts, cuts[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(cuts))
         widths = [hi - lo for lo, hi in cuts]
         assert max(widths) - min(widths) <= 1
 
