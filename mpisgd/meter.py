@@ -53,6 +53,7 @@ class EpochMeter:
     def __init__(self, learner: AbstractLearner, world: World) -> None:
         """Start the first epoch now."""
         self._learner, self._world = learner, world
+        self._control_before = self._control()
         self.start()
 
     def start(self) -> None:
@@ -66,10 +67,12 @@ class EpochMeter:
         self._started = time.perf_counter()
 
     def _traffic(self) -> np.ndarray:
-        """Bytes, messages and control bytes of this rank so far."""
-        wire = self._learner.wire
-        control = wire.control_bytes + self._world.control_bytes
-        return np.array([wire.bytes, wire.messages, control], np.int64)
+        """Bytes and messages of this rank's gradients so far."""
+        return np.array([self._learner.wire.bytes, self._learner.wire.messages], np.int64)
+
+    def _control(self) -> int:
+        """Bytes of this rank's counts, checks, sums and evaluations so far."""
+        return self._learner.wire.control_bytes + self._world.control_bytes
 
     def add(self, outcome: Outcome | None, samples: int, *, counts: bool) -> None:
         """Add this rank's part of a minibatch: `outcome` over `samples`, None if there were none.
@@ -87,7 +90,10 @@ class EpochMeter:
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
         seconds = time.perf_counter() - self._started
-        counts = np.array([self._samples, int(self._sums.errors)], np.int64)
+        # What the last epoch's end and its evaluation sent is booked here too: nothing is left out.
+        control = self._control() - self._control_before
+        self._control_before += control
+        counts = np.array([self._samples, int(self._sums.errors), control], np.int64)
         traffic = self._traffic() - self._traffic_before
         samples, errors, *totals = (
             int(total) for total in self._world.sum(np.concatenate([counts, traffic]))
@@ -105,9 +111,9 @@ class EpochMeter:
             seconds=seconds,
             steps=self._steps,
             skipped_steps=self._learner.skipped_steps - self._skipped_before,
-            wire_bytes_per_rank=_mean(totals[0], size),
-            messages_per_rank=_mean(totals[1], size),
-            control_bytes=_mean(totals[2], size),
+            wire_bytes_per_rank=_mean(totals[1], size),
+            messages_per_rank=_mean(totals[2], size),
+            control_bytes=_mean(totals[0], size),
             phases_by_rank=table[:, :-1],
         )
 

@@ -380,6 +380,8 @@ def test_all_fields_of_the_events(world, shared_tmp):
         assert min(event["phases"].values()) >= 0
         assert min(event["phases"]["backward"], event["seconds"]) > 0
         assert re.fullmatch("[0-9a-f]{16}", event["param_hash"])
+        # Counts, hashes and evaluations of the epoch before are booked, too.
+        assert (event["control_bytes"] > 0) == (world.size > 1)
     done = events[-1]
     assert {"samples", "seconds", "error", "param_hash"} <= set(done)
     assert done["samples"] == 64
