@@ -12,7 +12,7 @@ A rank that is killed ends the job through MPI's launcher; `mpisgd.obituary` nam
 launcher does not.
 
 The traceback is written first, every line with the rank in front. Then the rank tells the others
-that it leaves and waits a second for them to do the same, so that an error that all ranks raise
+that it leaves and waits two seconds for them to do the same, so that an error that all ranks raise
 is written by all of them; then it calls MPI_Abort. When all leave by sys.exit there is nothing to
 abort, and the program ends as it would without MPI.
 
@@ -67,7 +67,7 @@ def install(
     global _job
     if comm.size == 1:
         return None
-    lifeline = Lifeline(comm)
+    lifeline = Lifeline(comm, rank)
     if _job is None:
         _job = Job(rank, abort, is_finalized, any_thread)
         _set_hooks()

@@ -11,40 +11,51 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mpisgd import obituary
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-GRACE_S = 1.0  # for other ranks that fail alike to write their own error
+GRACE_S = 2.0  # for other ranks that fail alike to write their own error
 _PATIENCE_S = 2.0  # what a rank that left has sent may still be on its way
-_FINALIZE_S = 5  # for MPI_Finalize after a failure on all ranks
+_FINALIZE_S = 30  # for MPI_Finalize after a failure on all ranks; Open MPI is slow without a core
 _LEFT_TAG = 1
 
 
 class Lifeline:
     """A communicator on which a rank tells the others, once, that it leaves the program."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        """`comm` is duplicated; collective."""
+    def __init__(self, comm: MPI.Intracomm, rank: int) -> None:
+        """Collective.
+
+        Args:
+            comm: who is told; it is duplicated.
+            rank: this process in COMM_WORLD, by which the others name it.
+        """
         self.comm = comm.Dup()
+        self._name = np.array([rank], np.int64)
         self._peers = set(range(comm.size)) - {comm.rank}
         self._sent: list[MPI.Request] = []
-        self.left: set[int] = set()
+        self.left: dict[int, int] = {}  # rank in `comm` -> rank in COMM_WORLD
         self.watched = True  # its World is open
 
     def announce(self) -> None:
         """Tell all peers that this rank leaves. Does not block; a second call does nothing."""
         if not self._sent:
-            self._sent = [self.comm.Isend(b"", dest=peer, tag=_LEFT_TAG) for peer in self._peers]
+            self._sent = [
+                self.comm.Isend(self._name, dest=peer, tag=_LEFT_TAG) for peer in self._peers
+            ]
 
     def listen(self) -> bool:
         """Take what has arrived; whether all peers have left."""
-        for peer in self._peers - self.left:
+        name = np.empty(1, np.int64)
+        for peer in self._peers - self.left.keys():
             if self.comm.Iprobe(source=peer, tag=_LEFT_TAG):
-                self.comm.Recv(bytearray(0), source=peer, tag=_LEFT_TAG)
-                self.left.add(peer)
-        return self.left == self._peers
+                self.comm.Recv(name, source=peer, tag=_LEFT_TAG)
+                self.left[peer] = int(name[0])
+        return len(self.left) == len(self._peers)
 
 
 @dataclass
@@ -93,8 +104,8 @@ class Job:
             self._left_seen_at = now
         if now - self._left_seen_at < _PATIENCE_S:
             return None
-        ranks = ", ".join(str(rank) for rank in sorted(watched[0].left))
-        return f"rank {ranks} has left the program"
+        ranks = sorted({rank for lifeline in watched for rank in lifeline.left.values()})
+        return f"rank {', '.join(map(str, ranks))} has left the program"
 
     def write(self, text: str) -> None:
         """Write lines to stderr in one piece, each with the rank in front."""

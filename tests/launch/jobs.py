@@ -64,7 +64,7 @@ def run_job(
     *arguments: str,
     ranks: int = 3,
     mpiexec: str | None = None,
-    limit_s: float = 60,
+    limit_s: float = 120,
     extra: dict[str, str] | None = None,
 ) -> Ended:
     """Run `script TOKEN arguments` on `ranks` ranks; 0 ranks: without mpiexec."""

@@ -10,6 +10,8 @@ import pytest
 from tests.launch.jobs import FAILING, OPENMPI_PYTHON, WHEELS, mpiexec_of, run_job
 
 SCRIPT = FAILING / "all_ranks.py"
+# On a busy machine starting Python, torch and MPI on several ranks takes long.
+pytestmark = pytest.mark.timeout(300)
 needs_openmpi = pytest.mark.skipif(
     not OPENMPI_PYTHON, reason="MPISGD_OPENMPI_PYTHON names no Python with Open MPI"
 )

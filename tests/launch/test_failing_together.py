@@ -9,6 +9,8 @@ import pytest
 from tests.launch.jobs import FAILING, WHEELS, Ended, run_job
 
 SCRIPT = FAILING / "one_rank.py"
+# On a busy machine starting Python, torch and MPI on several ranks takes long.
+pytestmark = pytest.mark.timeout(300)
 
 
 def assert_ended_together(ended: Ended) -> None:

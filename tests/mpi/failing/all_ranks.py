@@ -5,8 +5,9 @@ python all_ranks.py TOKEN HOW: TOKEN only marks the processes.
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import sys
+import threading
 import time
 
 import numpy as np
@@ -71,12 +72,20 @@ def early_name_of_exit(world: World) -> None:
     world.comm.Barrier()
 
 
+def in_child() -> None:
+    thread = threading.Thread(target=int, args=("three",))
+    thread.start()
+    thread.join()
+    sys.exit(5)
+
+
 def forked_child(world: World) -> None:
+    """As a data loader's worker: its errors are its own."""
     if world.rank == 1:
-        child = os.fork()
-        if child == 0:
-            sys.exit(5)
-        print(f"the child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+        child = multiprocessing.get_context("fork").Process(target=in_child)
+        child.start()
+        child.join()
+        print(f"the child ended with {child.exitcode}")
     world.barrier()
 
 
