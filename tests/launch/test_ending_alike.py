@@ -50,19 +50,11 @@ def test_a_world_that_nobody_closes(python: str) -> None:
     assert not ended.left_running
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("closed", "rank 2 is done"),
-        ("rank_0_stays_longer", "rank 0 is done"),
-        ("caught_exit", "rank 1 caught 3"),
-        ("forked_child", "the child ended with 5"),
-    ],
-)
-def test_ends_well(how: str, said: str) -> None:
-    ended = run_job(sys.executable, SCRIPT, how)
+def test_ends_well_after_errors_that_are_nobodys_business() -> None:
+    ended = run_job(sys.executable, SCRIPT, "ends_well")
     assert ended.code == 0, ended.output
-    assert said in ended.output
+    for said in ("caught 3\n", "the child ended with 5\n", "rank 0 is done\n"):
+        assert said in ended.output
     assert not ended.left_running
 
 
@@ -85,20 +77,19 @@ def test_a_stall_is_reported_and_ends_the_job() -> None:
     assert not ended.left_running
 
 
-@pytest.mark.parametrize("ranks", [0, 1])
-def test_one_rank_is_plain_python(ranks: int) -> None:
-    ended = run_job(sys.executable, SCRIPT, "raise_together", ranks=ranks)
+def test_one_rank_is_plain_python() -> None:
+    ended = run_job(sys.executable, SCRIPT, "raise_together", ranks=1)
     assert ended.code == 1
     assert "Traceback (most recent call last):\n" in ended.output
     assert "\nValueError: wrong on 0\n" in ended.output
     assert "[rank" not in ended.output
-    ended = run_job(sys.executable, SCRIPT, "exit_together", ranks=ranks)
+    ended = run_job(sys.executable, SCRIPT, "exit_together", ranks=0)  # without mpiexec
     assert (ended.code, ended.output) == (2, "error: no such data\n")
 
 
 @needs_openmpi
 def test_open_mpi_under_another_launcher() -> None:
-    ended = run_job(OPENMPI_PYTHON, SCRIPT, "closed", mpiexec=mpiexec_of(sys.executable))
+    ended = run_job(OPENMPI_PYTHON, SCRIPT, "never_closed", mpiexec=mpiexec_of(sys.executable))
     assert ended.code != 0
     assert "LaunchError: launcher: started by the mpiexec of MPICH" in ended.output
     assert "is Open MPI" in ended.output
@@ -107,7 +98,7 @@ def test_open_mpi_under_another_launcher() -> None:
 
 @needs_openmpi
 def test_another_mpi_under_open_mpis_launcher() -> None:
-    ended = run_job(sys.executable, SCRIPT, "closed", mpiexec=mpiexec_of(OPENMPI_PYTHON))
+    ended = run_job(sys.executable, SCRIPT, "never_closed", mpiexec=mpiexec_of(OPENMPI_PYTHON))
     assert ended.code != 0
     assert "LaunchError: launcher: started by Open MPI's mpiexec" in ended.output
     assert "is MPICH" in ended.output

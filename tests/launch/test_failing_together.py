@@ -48,7 +48,6 @@ def test_killed_rank_is_named(python: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said", "code"),
     [
-        ("exit", "[rank 1] left the program with code 3", 3),
         ("quit", "[rank 1] left the program with code 3", 3),
         ("exit-text", "[rank 1] no more paper", 1),
         ("interrupt", "[rank 1] KeyboardInterrupt", 130),

@@ -36,25 +36,29 @@ def never_closed(world: World) -> None:
     print(f"rank {world.rank} is done")
 
 
-def rank_0_stays_longer(world: World) -> None:
-    if world.is_main:
-        time.sleep(4)
-        print("rank 0 is done")
+def in_child() -> None:
+    thread = threading.Thread(target=int, args=("three",))
+    thread.start()
+    thread.join()
+    sys.exit(5)
 
 
-def closed(world: World) -> None:
+def ends_well(world: World) -> None:
     with world:
-        world.sum(np.ones(1))
-    print(f"rank {world.rank} is done")
-
-
-def caught_exit(world: World) -> None:
-    if world.rank == 1:
-        try:
-            sys.exit(3)
-        except SystemExit as caught:
-            print(f"rank 1 caught {caught.code}")
-    world.barrier()
+        if world.rank == 1:
+            try:
+                sys.exit(3)
+            except SystemExit as caught:
+                print(f"caught {caught.code}")
+            # As a data loader's worker: its errors are its own.
+            child = multiprocessing.get_context("fork").Process(target=in_child)
+            child.start()
+            child.join()
+            print(f"the child ended with {child.exitcode}")
+        world.barrier()
+    if world.is_main:
+        time.sleep(4)  # longer than the others' patience, were they to wait
+        print("rank 0 is done")
 
 
 def direct_exit_in_with(world: World) -> None:
@@ -70,23 +74,6 @@ def early_name_of_exit(world: World) -> None:
         sys.stderr.write(f"failing at {time.time()}\n")
         early_exit(3)
     world.comm.Barrier()
-
-
-def in_child() -> None:
-    thread = threading.Thread(target=int, args=("three",))
-    thread.start()
-    thread.join()
-    sys.exit(5)
-
-
-def forked_child(world: World) -> None:
-    """As a data loader's worker: its errors are its own."""
-    if world.rank == 1:
-        child = multiprocessing.get_context("fork").Process(target=in_child)
-        child.start()
-        child.join()
-        print(f"the child ended with {child.exitcode}")
-    world.barrier()
 
 
 def stall(world: World) -> None:
