@@ -35,8 +35,8 @@ class Bar:
         if self._progress is None:
             return
         if not self._progress.tasks:
-            self._progress.start()
-            self._progress.add_task("samples", total=total)
+            self._progress.add_task("samples", total=total, completed=min(samples, total))
+            self._progress.start()  # draws the bar at once
         self._progress.update(self._progress.tasks[0].id, completed=min(samples, total))
 
     def print_above(self, text: str) -> bool:
