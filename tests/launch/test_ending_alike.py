@@ -53,7 +53,7 @@ def test_a_world_that_nobody_closes(python: str) -> None:
 def test_ends_well_after_errors_that_are_nobodys_business() -> None:
     ended = run_job(sys.executable, SCRIPT, "ends_well")
     assert ended.code == 0, ended.output
-    for said in ("caught 3\n", "the child ended with 5\n", "rank 0 is done\n"):
+    for said in ("caught 3\n", "rank 0 is done\n"):
         assert said in ended.output
     assert not ended.left_running
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -125,3 +126,23 @@ def test_the_job_ends_also_without_stderr(
 
 def test_an_exit_is_the_class_that_callers_know() -> None:
     assert issubclass(JobExit, SystemExit)
+
+
+def test_errors_of_a_forked_child_are_its_own() -> None:
+    """As a data loader's worker: it must not touch MPI. In a fresh process, forked while it has
+    one thread."""
+    program = """
+import os, sys
+from mpisgd import failures
+from mpisgd.leaving import Job
+aborted = []
+failures._job = Job(1, aborted.append, lambda: False, any_thread=True)
+failures._set_hooks()
+child = os.fork()
+if not child:
+    sys.exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), aborted)
+failures._job = None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "5 []", done.stdout + done.stderr

@@ -5,9 +5,7 @@ python all_ranks.py TOKEN HOW: TOKEN only marks the processes.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
-import threading
 import time
 
 import numpy as np
@@ -36,13 +34,6 @@ def never_closed(world: World) -> None:
     print(f"rank {world.rank} is done")
 
 
-def in_child() -> None:
-    thread = threading.Thread(target=int, args=("three",))
-    thread.start()
-    thread.join()
-    sys.exit(5)
-
-
 def ends_well(world: World) -> None:
     with world:
         if world.rank == 1:
@@ -50,11 +41,6 @@ def ends_well(world: World) -> None:
                 sys.exit(3)
             except SystemExit as caught:
                 print(f"caught {caught.code}")
-            # As a data loader's worker: its errors are its own.
-            child = multiprocessing.get_context("fork").Process(target=in_child)
-            child.start()
-            child.join()
-            print(f"the child ended with {child.exitcode}")
         world.barrier()
     if world.is_main:
         time.sleep(4)  # longer than the others' patience, were they to wait
