@@ -117,4 +117,8 @@ def _unpack(packed: torch.Tensor, group: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
         for tensor, part in zip(group, torch.split(packed, sizes), strict=True):
             # A copy of its own: a view at an odd address cannot become a wider type.
-            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+            values = part.clone().view(tensor.dtype).view(tensor.shape)
+            for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+                if stride == 0 and size > 1:  # expanded: one value in memory, written once
+                    tensor, values = tensor.narrow(dim, 0, 1), values.narrow(dim, 0, 1)
+            tensor.copy_(values)

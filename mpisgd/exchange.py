@@ -15,6 +15,7 @@ from mpisgd.collectives.base import Call, Feedback
 from mpisgd.collectives.header import Flags
 from mpisgd.collectives.wire import Wire
 from mpisgd.quant import QUANTIZERS
+from mpisgd.ranges import is_whole
 from mpisgd.timing import Clock
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def check_bits(bits: int) -> None:
     """Raise ValueError unless `bits` is a registered width."""
-    if isinstance(bits, bool) or bits not in QUANTIZERS:
+    if not is_whole(bits) or bits not in QUANTIZERS:
         raise ValueError(
             f"quant: got {bits!r}; must be one of {sorted(QUANTIZERS)} bits in this version"
         )
@@ -179,6 +180,11 @@ class Exchange:
             self.feedback.commit()
 
     def _check(self, flat: Tensor) -> None:
+        if not isinstance(flat, Tensor):
+            raise TypeError(
+                f"exchange: got a {type(flat).__name__}; wanted a torch tensor (torch.from_numpy"
+                " shares an array's memory)"
+            )
         if flat.dtype != torch.float32:
             raise TypeError(f"exchange: dtype is {flat.dtype}; wanted float32: pass flat.float()")
         if flat.dim() != 1 or flat.numel() != self.layout.numel or not flat.is_contiguous():

@@ -6,6 +6,7 @@ The definitions are docs/arithmetic.md, "Parameters and buckets" and "param_hash
 from __future__ import annotations
 
 import hashlib
+import inspect
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,28 @@ def exchanged_parameters(
     for name, parameter in named:
         _check(name, parameter)
     return named[::-1]
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError for an optimizer whose step needs more than the mean gradient."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"optimizer: {type(optimizer).__name__}.step() needs a closure, which would compute"
+            " gradients of this rank alone; use an optimizer whose step() takes none"
+        )
+
+
+def describe_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: list[tuple[str, nn.Parameter]]
+) -> list[tuple[str, str]]:
+    """What must be the same of the optimizer on all ranks: its class, and who is in which group."""
+    names = {id(p): name for name, p in parameters}
+    groups = [
+        (f"optimizer group {g}", ", ".join(names.get(id(p), "(frozen)") for p in group["params"]))
+        for g, group in enumerate(optimizer.param_groups)
+    ]
+    return [("optimizer", type(optimizer).__name__), *groups]
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:

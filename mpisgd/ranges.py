@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -12,11 +13,23 @@ LARGEST = 2**62  # of what is counted in samples: the sum of two stays an int64
 LR_SCALES = ("none", "linear", "sqrt")
 
 
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer of Python or numpy, and not True or False."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def require(name: str, value: Any, check: Check) -> None:
+    """Raise ValueError unless `value` passes `check`; `name` is what the caller called it."""
+    wanted = check(value)
+    if wanted:
+        raise ValueError(f"{name}: got {value!r}; wanted {wanted}")
+
+
 def whole(low: int, high: int = LARGEST) -> Check:
     """A whole number in low ... high."""
 
     def wanted(value: Any) -> str | None:
-        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        if is_whole(value) and low <= value <= high:
             return None
         limit = f"{low} or more" if high == LARGEST else f"{low} to {high}"
         return f"a whole number, {limit}"

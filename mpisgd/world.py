@@ -77,6 +77,11 @@ class World:
         """
         self._mpi = _start_mpi()
         parent = self._mpi.COMM_WORLD if comm is None else comm
+        if not isinstance(parent, self._mpi.Intracomm) or parent == self._mpi.COMM_NULL:
+            raise TypeError(
+                f"World: comm is {comm!r}; wanted an mpi4py intracommunicator of which this process"
+                " is a member, or nothing for all ranks"
+            )
         self._lifeline = failures.install(
             parent,
             rank=self._mpi.COMM_WORLD.rank,
@@ -90,7 +95,7 @@ class World:
         self.rank: int = self.comm.rank
         self.size: int = self.comm.size
         self.is_main = self.rank == 0
-        self._control = Agreement(self.dup())
+        self._agreement = Agreement(self.dup())
         self.mpi_version = launch.library_name(self._mpi.Get_library_version())
         world_rank = self._mpi.COMM_WORLD.rank
         waiting.identify(world_rank, self._control.collect(waiting.stall_limits))
@@ -202,14 +207,30 @@ class World:
     @property
     def control_bytes(self) -> int:
         """Bytes this rank has sent in checks, sums and broadcasts, by formula."""
-        return self._control.bytes
+        return self._agreement.bytes
 
     # ---- communicators
 
     def dup(self) -> MPI.Intracomm:
         """A duplicate of the communicator for one protocol; close() frees it. Collective."""
+        self._check_open()
         self._dups.append(self.comm.Dup())
         return self._dups[-1]
+
+    def free(self, comm: MPI.Intracomm) -> None:
+        """Free one that `dup` gave, when its protocol is over. Collective."""
+        if not self._closed:
+            self._dups.remove(comm)
+            comm.Free()
+
+    @property
+    def _control(self) -> Agreement:
+        self._check_open()
+        return self._agreement
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("World: it is closed; make a new one, or close it later")
 
     def close(self) -> None:
         """Free the communicators. Collective; a second call does nothing."""

@@ -81,7 +81,7 @@ class Bucket:
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if id(parameter) not in touched:
                 parameter.grad = None
-            elif parameter.grad is None:
+            elif parameter.grad is None or parameter.grad.stride() != parameter.stride():
                 parameter.grad = torch.empty_like(parameter, requires_grad=False).copy_(view)
             else:
                 parameter.grad.detach().copy_(view)

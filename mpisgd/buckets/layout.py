@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpisgd import ranges
+
 Int64s = NDArray[np.int64]
 
 
@@ -93,15 +95,13 @@ class Layout:
         Raises:
             ValueError: `column` or `min_numel` out of range.
         """
-        if not 1 <= column <= 1 << 24:
-            raise ValueError(f"column: got {column}; must be 1 to {1 << 24} values (default 512)")
-        if min_numel < 0:
-            raise ValueError(f"min_numel: got {min_numel}; must be 0 or more values")
+        ranges.require("column", column, ranges.whole(1, 1 << 24))
+        ranges.require("min_numel", min_numel, ranges.whole(0))
 
         def is_coded(shape: tuple[int, ...]) -> bool:
             return not all_raw and len(shape) >= min_dims and math.prod(shape) >= min_numel
 
-        self.column = column
+        self.column = int(column)
         self.pieces: list[Piece] = []
         at = 0
         for coded in (False, True):
@@ -147,8 +147,8 @@ def cut_buckets(
 
     A tensor larger than that has a bucket of its own. None: one bucket for all.
     """
-    if bucket_mb is not None and not bucket_mb > 0:
-        raise ValueError(f"bucket_mb: got {bucket_mb}; must be above 0 MB, or None for one bucket")
+    if bucket_mb is not None:
+        ranges.require("bucket_mb", bucket_mb, ranges.real(above=0.0))
     limit = math.inf if bucket_mb is None else bucket_mb * 2**20
     groups: list[list[tuple[str, tuple[int, ...]]]] = [[]]
     filled = 0

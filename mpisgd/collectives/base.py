@@ -45,7 +45,7 @@ class Call:
     """What an exchange says about itself in its headers."""
 
     step: int = 0
-    samples: int = 0  # global samples before the step
+    samples: int = 0  # global samples seen, this step's included
     flags: int = 0
 
 

@@ -41,7 +41,7 @@ class Header(NamedTuple):
     flags: int
     step: int
     stamp_s: float  # seconds between the sender's last exchange and this one
-    samples: int  # global samples before this step
+    samples: int  # global samples seen, this step's included
 
     def write(self, message: NDArray[np.uint8]) -> None:
         """Put the header into the first 32 bytes of `message`."""
@@ -63,7 +63,8 @@ class Header(NamedTuple):
             return
         raise MismatchError(
             f"exchange: rank {peer} is in {self._place()}, rank {rank} in {mine._place()};"
-            " all ranks must call backward() and step() equally often (samples=0 without data)"
+            " all ranks must call backward() and step() equally often (samples=0 without data) and"
+            " agree on global_samples"
         )
 
     def _place(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mpisgd.collectives.wire import Wire
-from mpisgd.parameters import exchanged_parameters
+from mpisgd.parameters import check_optimizer, describe_optimizer, exchanged_parameters
 from mpisgd.timing import Clock
 
 from .counting import check_samples, check_weight
@@ -41,6 +41,7 @@ class AbstractLearner(ABC):
         self.model = model
         self.optimizer = optimizer
         self.world = world
+        check_optimizer(optimizer)
         self.parameters = exchanged_parameters(model, optimizer)
         self.samples_seen = 0  # global
         self.steps = 0  # that moved the weights
@@ -56,7 +57,14 @@ class AbstractLearner(ABC):
         self._local_weight = 0.0
         self._global_samples: int | None = 0  # None: some backward() did not say
         self._sums: dict[int, Tensor] = {}  # id -> sum of weighted gradients of the passes so far
+        self._last_loss: Tensor | None = None
         self._summing = False  # whether this step has more than one pass
+        self._drop_gradients()  # of before: from now on p.grad is the learner's
+
+    def _state_items(self) -> list[tuple[str, str]]:
+        """What must be the same on all ranks: parameters in wire order, and the optimizer."""
+        named = [(name, f"{tuple(p.shape)} {p.dtype}") for name, p in self.parameters]
+        return [*named, *describe_optimizer(self.optimizer, self.parameters)]
 
     @property
     def shard(self) -> tuple[int, int]:
@@ -92,8 +100,9 @@ class AbstractLearner(ABC):
                 are ignored then.
             samples: this rank's samples in the batch.
             weight: units the loss is a mean over (tokens, boxes); None: samples.
-            global_samples: sum of `samples` over all ranks, if the caller knows it on every rank;
-                nothing is sent then, unless `weight` is given.
+            global_samples: sum of `samples` over all ranks, if the caller knows it on every rank
+                and all ranks make the same number of steps; nothing is sent then, unless `weight`
+                is given.
 
         Raises:
             RuntimeError: a second call before step() outside `no_sync()`, or after finish().
@@ -101,19 +110,30 @@ class AbstractLearner(ABC):
         """
         samples = check_samples(samples)
         units = check_weight(samples if weight is None else weight)
+        if global_samples is not None:
+            global_samples = check_samples(global_samples, "global_samples")
         self._check_backward(loss, samples, global_samples)
-        with self.clock.phase("backward"):
-            if samples == 0 or loss is None:
-                self._drop_gradients()
-            else:
-                torch.autograd.backward(self._scaler.scale(loss))
-        self._check_gradients()
+        self._compute(loss, units)
+        self._last_loss = None if loss is None else loss.detach()
         self._count(samples, units, None if weight is not None else global_samples)
         if self._accumulating or self._summing:
             self._add_pass(units)
         if not self._accumulating:
-            self._open = True
             self._start_step()
+            self._open = True
+
+    def _compute(self, loss: Tensor | None, units: float) -> None:
+        """Fill p.grad. A pass that fails leaves nothing behind: it may be tried again."""
+        try:
+            with self.clock.phase("backward"):
+                if units > 0 and loss is not None:
+                    torch.autograd.backward(self._scaler.scale(loss))
+                else:
+                    self._drop_gradients()  # of no units, even a NaN weighs nothing
+            self._check_gradients()
+        except BaseException:
+            self._drop_gradients()
+            raise
 
     def _check_backward(self, loss: Tensor | None, samples: int, expected: int | None) -> None:
         if self._finished:
@@ -125,12 +145,16 @@ class AbstractLearner(ABC):
                 "backward: called twice before step(); call step() after each backward(), or"
                 " accumulate inside `with learner.no_sync():`"
             )
+        if loss is not None and not (isinstance(loss, Tensor) and loss.numel() == 1):
+            kind = type(loss).__name__
+            came = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {kind}"
+            raise TypeError(f"backward: loss is {came}; wanted a tensor of one value, a mean loss")
         if loss is None and samples:
             raise TypeError(
                 f"backward: loss is None but samples is {samples}; pass the mean loss of this"
                 " rank's batch, or samples=0 if it has none"
             )
-        if expected is not None and check_samples(expected) < samples:
+        if expected is not None and expected < samples:
             raise ValueError(
                 f"backward: global_samples is {expected}, below this rank's own {samples}; pass the"
                 " sum over all ranks, or leave it out"
@@ -174,6 +198,10 @@ class AbstractLearner(ABC):
     @abstractmethod
     def finish(self) -> None:
         """This rank has no more data. Collective: ends when every rank has called it."""
+
+    def _check_between_steps(self, call: str) -> None:
+        if self._open or self._summing:
+            raise RuntimeError(f"{call}: a backward() has no step() yet; call step() first")
 
     def _apply(self, clean: bool) -> bool:
         """Step the optimizer if the gradients are clean, and make ready for the next step."""
@@ -237,9 +265,27 @@ class AbstractLearner(ABC):
                 )
         for g, group in enumerate(self.optimizer.param_groups):
             for i, parameter in enumerate(group["params"]):
-                if parameter.grad is not None and id(parameter) not in self._exchanged:
+                foreign = id(parameter) not in self._exchanged and parameter.requires_grad
+                if parameter.grad is not None and foreign:
                     raise RuntimeError(
                         f"optimizer: parameter {i} of group {g} was added or unfrozen after the"
                         " learner was made, so it would not be exchanged; make a new learner after"
                         " changing the optimizer (its state_dict can be carried over)"
                     )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Learners own communicators: they are neither copied nor pickled."""
+        raise TypeError(
+            f"{type(self).__name__}: cannot be copied or pickled, as it owns communicators; save"
+            " state_dict(), and load it into a new learner"
+        )
+
+
+def check_keys(state: Any, names: Sequence[str]) -> None:
+    """Raise ValueError unless `state` is a dict with exactly these keys."""
+    came = sorted(state) if isinstance(state, dict) else type(state).__name__
+    if came != sorted(names):
+        raise ValueError(
+            f"learner state: got {came}; wanted {sorted(names)}: load what state_dict() of a"
+            " learner of the same class gave"
+        )

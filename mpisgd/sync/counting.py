@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mpisgd import waiting
+from mpisgd.ranges import is_whole
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,23 +27,24 @@ class Count(NamedTuple):
     finished: int
 
 
-def check_samples(samples: int) -> int:
+def check_samples(samples: int, name: str = "samples") -> int:
     """`samples` as an int. Raises TypeError or ValueError unless whole, 0 to 2^31-1."""
-    if isinstance(samples, bool) or not isinstance(samples, (int, np.integer)):
-        raise TypeError(
-            f"samples: got {samples!r}; wanted the whole number of samples in the batch"
-        )
+    if not is_whole(samples):
+        raise TypeError(f"{name}: got {samples!r}; wanted a whole number of samples")
     if not 0 <= samples < 2**31:
-        raise ValueError(f"samples: got {samples}; wanted 0 to {2**31 - 1}")
+        raise ValueError(f"{name}: got {samples}; wanted 0 to {2**31 - 1}")
     return int(samples)
 
 
 def check_weight(weight: float) -> float:
     """`weight` as a float. Raises ValueError unless it is finite and not negative."""
-    value = float(weight)
-    if not math.isfinite(value) or value < 0:
+    try:
+        value = float(weight)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0 <= value < 1e30:  # also NaN; sums over ranks and passes stay finite
         raise ValueError(
-            f"weight: got {weight}; wanted the number of units that the loss is a mean over,"
+            f"weight: got {weight!r}; wanted the number of units that the loss is a mean over,"
             " 0 or more"
         )
     return value

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from mpisgd import ranges
 from mpisgd.collectives.base import Call
 from mpisgd.collectives.header import Flags
 from mpisgd.exchange import check_bits, choose_collective, payload_bytes
 from mpisgd.parameters import check_param_hash
 
-from .base import AbstractLearner
+from .base import AbstractLearner, check_keys
 from .broadcast import broadcast_model, broadcast_optimizer
 from .counting import Count, CountRequest
 from .gradients import GradientExchange, cut_layouts
@@ -28,13 +30,14 @@ if TYPE_CHECKING:
     from mpisgd.world import World
 
 WARMUP_MODES = ("float32", "replicate")
+_COUNTERS = ("samples_seen", "steps", "skipped_steps")
 
 
 class DataParallel(AbstractLearner):
     """1-bit SGD, or 32-bit, or the one after the other (warm start).
 
     Cost per step and rank: that of the collective (`mpisgd.collectives`), and 16 control bytes
-    unless `global_samples` is given to backward(); 4 more for the flags at 32 bits.
+    unless `global_samples` is given to backward(); 40 more for the flags at 32 bits.
     """
 
     def __init__(
@@ -84,12 +87,12 @@ class DataParallel(AbstractLearner):
         """
         super().__init__(model, optimizer, world=world, scaler=scaler)
         _refuse_unbuilt(overlap=overlap, delay=delay, method=method)
-        _check_range("warmup", warmup)
-        _check_range("check_every", check_every)
+        ranges.require("warmup", warmup, ranges.whole(0))
+        ranges.require("check_every", check_every, ranges.whole(0))
         if warmup_mode not in WARMUP_MODES:
             raise ValueError(f"warmup_mode: got {warmup_mode!r}; must be one of {WARMUP_MODES}")
-        self.quant, self.warmup, self.warmup_mode = quant, warmup, warmup_mode
-        self.check_every = check_every
+        self.quant, self.warmup, self.warmup_mode = quant, int(warmup), warmup_mode
+        self.check_every = int(check_every)
         check_bits(quant)
         choose_collective(collective, quant)
         options: dict[str, Any] = {"column": column, "min_numel": min_numel, "bucket_mb": bucket_mb}
@@ -102,6 +105,7 @@ class DataParallel(AbstractLearner):
         broadcast_model(model, world)
         broadcast_optimizer(optimizer, world)
         self._streams = RankStreams(world) if self._replicating else None
+        self._replicas_checked = False
         self._request: CountRequest | None = None
         self._clean: bool | None = None  # verdict of wait(), until step() uses it
         self._count_of_step = Count(0, 0.0, 0)
@@ -127,10 +131,9 @@ class DataParallel(AbstractLearner):
         return exchanges
 
     def _fingerprint(self, options: dict[str, Any]) -> list[tuple[str, str]]:
-        named = [(name, f"{tuple(p.shape)} {p.dtype}") for name, p in self.parameters]
         mine = {"quant": self.quant, "warmup": self.warmup, "warmup_mode": self.warmup_mode}
         items = {**mine, **options, "check_every": self.check_every}
-        return [*((key, repr(value)) for key, value in items.items()), *named]
+        return [*((key, repr(value)) for key, value in items.items()), *self._state_items()]
 
     @property
     def quantizing(self) -> bool:
@@ -171,6 +174,8 @@ class DataParallel(AbstractLearner):
 
     def _start_step(self) -> None:
         """Start to sum the counts over ranks, unless they are known."""
+        if self._replicating and self.world.size > 1 and not self._replicas_checked:
+            self._check_replicas()
         if not self._alone and self._global_samples is None:
             samples, weight = self._local_samples, self._local_weight
             self._request = CountRequest(self.comm, self.wire, samples=samples, weight=weight)
@@ -214,7 +219,7 @@ class DataParallel(AbstractLearner):
                 self._gradients(),
                 self._share(count.weight),
                 has_samples=self._local_samples > 0,
-                call=Call(self.steps + self.skipped_steps, self.samples_seen),
+                call=Call(self.steps + self.skipped_steps, self.samples_seen + count.samples),
             )
             clean = not flags & Flags.NONFINITE
         if not clean:
@@ -241,8 +246,31 @@ class DataParallel(AbstractLearner):
             check_param_hash(self.model, self.world)
         return clean
 
+    def _check_replicas(self) -> None:
+        """Raise ValueError on all ranks unless all computed the first minibatch. Collective."""
+        table = np.zeros((self.world.size, 2))
+        loss = np.nan if self._last_loss is None else float(self._last_loss)
+        table[self.world.rank] = self._local_samples, loss
+        samples, losses = self.world.sum(table).T
+        # Replicas may round differently, but they see the same samples.
+        if (samples != samples[0]).any() or not np.allclose(
+            losses, losses[0], rtol=1e-2, equal_nan=True
+        ):
+            seen = ", ".join(
+                f"{n:.0f} of loss {x:.6g}" for n, x in zip(samples, losses, strict=True)
+            )
+            raise ValueError(
+                f"replicated warm start: the ranks have samples {seen}; every rank must compute the"
+                " same whole minibatch until the switch: deal it out by learner.shard"
+            )
+        self._replicas_checked = True
+
+    def _check_replicated_steps(self) -> None:
+        self.world.check_same("replicated warm start", [("samples seen", str(self.samples_seen))])
+
     def _leave_replication(self) -> None:
         """Rank 0's state everywhere, in case replicas computed differently; own random streams."""
+        self._check_replicated_steps()
         broadcast_model(self.model, self.world)
         broadcast_optimizer(self.optimizer, self.world)
         if self._streams is not None:
@@ -251,10 +279,12 @@ class DataParallel(AbstractLearner):
     def finish(self) -> None:
         """This rank has no more data. Collective.
 
-        It takes part in the others' steps with samples=0 until every rank has called finish().
+        It takes part in the others' steps with samples=0 until every rank has called finish(). That
+        needs their counts: with `global_samples` all ranks must have made the same steps.
         """
-        if self._open or self._summing:
-            raise RuntimeError("finish: a backward() has no step() yet; call step() first")
+        self._check_between_steps("finish")
+        if self._replicating and not self._finished and self.world.size > 1:
+            self._check_replicated_steps()
         while not self._finished and not self._alone:
             request = CountRequest(self.comm, self.wire, samples=0, weight=0.0, finished=True)
             with self.clock.phase("wait"):
@@ -264,6 +294,8 @@ class DataParallel(AbstractLearner):
             self._open, self._clean = True, self._complete(count)
             self.step()
         self._reset_step()
+        if not self._finished:
+            self.world.free(self.comm)
         self._finished = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -272,11 +304,8 @@ class DataParallel(AbstractLearner):
         Raises:
             RuntimeError: between backward() and step().
         """
-        if self._open or self._summing:
-            raise RuntimeError("state_dict: a backward() has no step() yet; call step() first")
-        counters = {
-            name: getattr(self, name) for name in ("samples_seen", "steps", "skipped_steps")
-        }
+        self._check_between_steps("state_dict")
+        counters = {name: getattr(self, name) for name in _COUNTERS}
         place = {"rank": self.world.rank, "size": self.world.size}
         return {**place, **counters, "exchanges": self._exchange_states()}
 
@@ -290,6 +319,8 @@ class DataParallel(AbstractLearner):
         Raises:
             ValueError: the state is of another rank, another number of ranks or another layout.
         """
+        self._check_between_steps("load_state_dict")
+        check_keys(state, ("rank", "size", *_COUNTERS, "exchanges"))
         came, mine = (state["rank"], state["size"]), (self.world.rank, self.world.size)
         if came != mine:
             raise ValueError(
@@ -305,7 +336,7 @@ class DataParallel(AbstractLearner):
             )
         for exchange, saved in zip(exchanges, state["exchanges"], strict=True):
             exchange.load_state_dict(saved)
-        for name in ("samples_seen", "steps", "skipped_steps"):
+        for name in _COUNTERS:
             setattr(self, name, int(state[name]))
         if replicated and not self._replicating and self._streams is not None:
             self._streams.restore()
@@ -323,8 +354,3 @@ def _refuse_unbuilt(*, overlap: bool | str, delay: int, method: str) -> None:
         raise ValueError(
             f'method: got {method!r}; this version exchanges gradients only: use "sgd"'
         )
-
-
-def _check_range(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name}: got {value!r}; must be a whole number, 0 or more")

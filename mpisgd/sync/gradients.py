@@ -61,7 +61,7 @@ class GradientExchange:
             bits: width.
             collective: "auto" or a name.
             world: the ranks.
-            comm: for which gradients there are, when some rank lacks one.
+            comm: the learner's own; buckets use it one after another.
             wire: totals to add to.
             clock: seconds to add to.
             storages: bucket memory of another width, used by turns.
@@ -76,7 +76,15 @@ class GradientExchange:
             for layout, storage in zip(layouts, shared, strict=True)
         ]
         self.exchanges = [
-            Exchange(layout, world=world, quant=bits, collective=collective, wire=wire, clock=clock)
+            Exchange(
+                layout,
+                world=world,
+                quant=bits,
+                collective=collective,
+                wire=wire,
+                clock=clock,
+                comm=comm,
+            )
             for layout in layouts
         ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .base import AbstractLearner
+from .base import AbstractLearner, check_keys
 from .broadcast import broadcast_model, broadcast_optimizer
 from .counting import CountRequest
 
@@ -32,8 +32,7 @@ class Local(AbstractLearner):
     ) -> None:
         """Broadcast rank 0's parameters, buffers and optimizer state. Collective."""
         super().__init__(model, optimizer, world=world, scaler=scaler)
-        named = [(name, f"{tuple(p.shape)} {p.dtype}") for name, p in self.parameters]
-        world.check_same("learner", named)
+        world.check_same("learner", self._state_items())
         self.comm = world.dup()
         broadcast_model(model, world)
         broadcast_optimizer(optimizer, world)
@@ -80,12 +79,13 @@ class Local(AbstractLearner):
 
     def finish(self) -> None:
         """Make samples_seen the exact sum over ranks. Collective."""
-        if self._open or self._summing:
-            raise RuntimeError("finish: a backward() has no step() yet; call step() first")
+        self._check_between_steps("finish")
         if not self._finished and self.world.size > 1:
             own = self._own_samples
             total = CountRequest(self.comm, self.wire, samples=own, weight=0.0).result()
             self.samples_seen += total.samples - own
+        if not self._finished:
+            self.world.free(self.comm)
         self._finished = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,7 +94,14 @@ class Local(AbstractLearner):
         return {name.lstrip("_"): getattr(self, name) for name in counters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Take back what `state_dict` gave.
+
+        Raises:
+            RuntimeError: between backward() and step().
+            ValueError: not the state of such a learner.
+        """
+        self._check_between_steps("load_state_dict")
+        check_keys(state, ("samples_seen", "steps", "skipped_steps", "own_samples"))
         for name in ("samples_seen", "steps", "skipped_steps"):
             setattr(self, name, int(state[name]))
         self._own_samples = int(state["own_samples"])

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+_SMALLEST = 2.0**-100
+
 
 class Scaler:
     """Wraps a GradScaler, or nothing at all (scale 1)."""
@@ -36,7 +38,8 @@ class Scaler:
             return
         state = self._scaler.state_dict()
         if not clean:
-            state["scale"] *= state["backoff_factor"]
+            # Not to 0, which no factor brings back.
+            state["scale"] = max(state["scale"] * state["backoff_factor"], _SMALLEST)
             state["_growth_tracker"] = 0
         else:
             state["_growth_tracker"] += 1

@@ -20,14 +20,16 @@ class RankStreams:
     def __init__(self, world: World) -> None:
         """Adopt rank 0's streams. Collective."""
         self._device = world.device if world.device.type == "cuda" else None
+        self._is_main = world.is_main
         self._own = self._get()
         adopted = [state.clone() for state in self._own]
         world.broadcast(adopted)
         self._set(adopted)
 
     def restore(self) -> None:
-        """Go back to the streams that this rank had."""
-        self._set(self._own)
+        """Go back to the streams that this rank had; rank 0's are its own and simply go on."""
+        if not self._is_main:
+            self._set(self._own)
 
     def _get(self) -> list[torch.Tensor]:
         states = [torch.get_rng_state()]

@@ -72,6 +72,14 @@ def test_a_parameter_added_later_is_refused(world):
         ({"column": 0}, "column"),
         ({"min_numel": -1}, "min_numel"),
         ({"check_every": -1}, "check_every"),
+        ({"column": 100.5}, "column"),
+        ({"column": True}, "column"),
+        ({"column": None}, "column"),
+        ({"min_numel": "x"}, "min_numel"),
+        ({"bucket_mb": True}, "bucket_mb"),
+        ({"bucket_mb": "1"}, "bucket_mb"),
+        ({"quant": 1.0}, "must be one of"),
+        ({"quant": [1]}, "must be one of"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused(world, options, words):
