@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ class _Process:
 
 
 _process = _Process()
+
+_abandoned: list[Any] = []
 
 # Called about once a second during a long wait; one that returns a reason ends the wait.
 watchers: list[Callable[[], str | None]] = []
@@ -74,6 +76,15 @@ def identify(rank: int, limits: StallLimits) -> None:
     _process.rank, _process.limits = rank, limits
 
 
+def abandon(requests: Iterable[Any]) -> None:
+    """Give up requests that may never complete.
+
+    MPI may still write to their buffers, so these live as long as the process: a request holds its
+    buffer.
+    """
+    _abandoned.extend(requests)
+
+
 def wait_all(
     requests: Sequence[Any],
     *,
@@ -95,11 +106,15 @@ def wait_all(
     """
     started = time.perf_counter()
     done = _test_function(requests)
-    while not done():
-        if time.perf_counter() - started > _SPIN_S:
-            _sleep_until(done, started, requests, what, names)
-            break
-        os.sched_yield()
+    try:
+        while not done():
+            if time.perf_counter() - started > _SPIN_S:
+                _sleep_until(done, started, requests, what, names)
+                break
+            os.sched_yield()
+    except BaseException:
+        abandon(requests)
+        raise
     return time.perf_counter() - started
 
 

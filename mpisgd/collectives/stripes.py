@@ -93,12 +93,18 @@ class Stripes(AbstractCollective):
         started = time.perf_counter()
         before = self.clock.snapshot()
         self._started, self._call = started, call
-        results = self._receive(self.results, Operation.SPREAD)
-        sends = self._reduce(values, feedback)
-        self._sum(values)
-        sends += self._spread(values, feedback)
-        flags = self._take(values, results)
-        self._wait(sends, "sends")
+        self._sends: list[MPI.Request] = []
+        self._results = self._receive(self.results, Operation.SPREAD)
+        self._parts = self._receive(self.incoming, Operation.REDUCE)
+        try:
+            self._reduce(values, feedback)
+            self._sum(values)
+            self._spread(values, feedback)
+            flags = self._take(values)
+            self._wait(self._sends, "sends")
+        except BaseException:
+            waiting.abandon([*self._sends, *self._parts.values(), *self._results.values()])
+            raise
         self.sequence = (self.sequence + 1) & 0xFFFFFFFF
         self.last_end = time.perf_counter()
         spent = self.last_end - started
@@ -115,16 +121,14 @@ class Stripes(AbstractCollective):
         """Post the receives of one phase, so that no message is unexpected."""
         return {r: self.comm.Irecv(messages[r], source=r, tag=operation) for r in self.peers}
 
-    def _send(self, message: Bytes, rank: int, operation: Operation) -> MPI.Request:
+    def _send(self, message: Bytes, rank: int, operation: Operation) -> None:
         self.wire.bytes += message.nbytes
         self.wire.messages += 1
-        return self.comm.Isend(message, dest=rank, tag=operation)
+        self._sends.append(self.comm.Isend(message, dest=rank, tag=operation))
 
-    def _reduce(self, values: Floats, feedback: Feedback) -> list[MPI.Request]:
+    def _reduce(self, values: Floats, feedback: Feedback) -> None:
         """Phase 1: encode each stripe and send it; the own one last, while the others travel."""
-        self._parts = self._receive(self.incoming, Operation.REDUCE)
         raw, coded = values[: self.layout.raw_numel], values[self.layout.raw_numel :]
-        sends = []
         for rank in [*self.peers, self.rank]:
             stripe, message = self.stripes[rank], self.outgoing[rank]
             with self.clock.phase("encode"):
@@ -139,8 +143,7 @@ class Stripes(AbstractCollective):
                 flags = self._call.flags | (0 if clean else Flags.NONFINITE)
                 self._header(Operation.REDUCE, flags).write(message)
             if rank != self.rank:
-                sends.append(self._send(message, rank, Operation.REDUCE))
-        return sends
+                self._send(message, rank, Operation.REDUCE)
 
     def _sum(self, values: Floats) -> None:
         """Decode what arrived for the own stripe into `values`, in rank order."""
@@ -168,7 +171,7 @@ class Stripes(AbstractCollective):
         lag = late - (self._started - self.last_end)
         self.clock.add("wait", min(waited, max(0.0, lag)))
 
-    def _spread(self, values: Floats, feedback: Feedback) -> list[MPI.Request]:
+    def _spread(self, values: Floats, feedback: Feedback) -> None:
         """Phase 2: encode the sum of the own stripe and send it to everybody."""
         raw, coded = self._own_parts(values)
         message = self.results[self.rank]
@@ -183,16 +186,17 @@ class Stripes(AbstractCollective):
             )
             self._flags |= 0 if clean else Flags.NONFINITE
             self._header(Operation.SPREAD, self._flags).write(message)
-        return [self._send(message, rank, Operation.SPREAD) for rank in self.peers]
+        for rank in self.peers:
+            self._send(message, rank, Operation.SPREAD)
 
-    def _take(self, values: Floats, results: dict[int, MPI.Request]) -> int:
+    def _take(self, values: Floats) -> int:
         """Decode all summed stripes; returns the OR of the owners' flags."""
         flags = self._flags
         raw, coded = values[: self.layout.raw_numel], values[self.layout.raw_numel :]
         for rank in [self.rank, *self.peers]:
             stripe, message = self.stripes[rank], self.results[rank]
             if rank != self.rank:
-                self._wait([results[rank]], f"the stripe of rank {rank}")
+                self._wait([self._results[rank]], f"the stripe of rank {rank}")
                 header = Header.read(message)
                 header.check(self._header(Operation.SPREAD, 0), rank=self.rank, peer=rank)
                 flags |= header.flags

@@ -59,11 +59,20 @@ class CountRequest:
         """Start the sum. Every rank of `comm` must do so equally often."""
         self._own = np.array([samples + _FINISHED_UNIT * finished, weight], np.float64)
         self._values = np.empty_like(self._own)
-        self._request = comm.Iallreduce(self._own, self._values)  # mpi4py's default is the sum
+        self._request: MPI.Request | None = comm.Iallreduce(
+            self._own, self._values
+        )  # mpi4py's default is the sum
         wire.control_bytes += self._values.nbytes
+
+    def __del__(self) -> None:
+        """A step that nobody completes (an error between) leaves the sum under way."""
+        request = getattr(self, "_request", None)
+        if request is not None:
+            waiting.abandon([request])
 
     def result(self) -> Count:
         """Wait for the totals."""
-        waiting.wait_all([self._request], what="the sample count of a step")
+        request, self._request = self._request, None
+        waiting.wait_all([request], what="the sample count of a step")
         finished, samples = divmod(float(self._values[0]), _FINISHED_UNIT)
         return Count(int(samples), float(self._values[1]), int(finished))
