@@ -12,18 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from mpisgd.launch import launched_rank, launched_size
 
 from .choice import DIRECTORY_VARIABLE, data_directory
-from .download import FETCHABLE, FetchError, fetch
+from .download import FETCHABLE, FetchError, check_name, fetch
 
 if TYPE_CHECKING:
     from mpisgd.world import World
 
+PROGRAM = "mpisgd.data"
 MIB = float(1 << 20)
 _POLL_S = 0.2
 
@@ -52,19 +53,48 @@ class ProgressLine:
         sys.stderr.flush()
 
 
+def _speaks() -> bool:
+    """Of the processes that a launcher started, only the first talks to the user."""
+    return launched_rank(os.environ) == 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers and complains on one rank only, and complains in one line."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Show the help."""
+        if _speaks():
+            super().print_help(file)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        text = f"{PROGRAM}: error: {message} (see {self.prog} --help)\n"
+        self.exit(2, text if _speaks() else None)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser("python -m mpisgd.data", description=__doc__, allow_abbrev=False)
+    top = _Parser(f"python -m {PROGRAM}", description=__doc__, allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("fetch", help="download a data set", allow_abbrev=False)
-    command.add_argument("name", choices=FETCHABLE)
+    command = commands.add_parser(
+        "fetch",
+        help="download a data set",
+        description="Download a data set and check it, unless it is there already. Under mpiexec"
+        " one rank of each node downloads.",
+        epilog=f"example: python -m {PROGRAM} fetch cifar10 --data-dir /scratch/data",
+        allow_abbrev=False,
+    )
+    command.add_argument("name", metavar="NAME", help=f"the set: {' or '.join(FETCHABLE)}")
     command.add_argument(
         "--data-dir",
         type=Path,
+        metavar="PATH",
         help=f"where to put it (default: the environment's {DIRECTORY_VARIABLE}, else ./data)",
     )
     command.add_argument(
-        "--url", help="a mirror: of cifar10 the .tar.gz itself, of fashion-mnist the folder"
+        "--url",
+        metavar="URL",
+        help="a mirror: of cifar10 the .tar.gz itself, of fashion-mnist the folder",
     )
     return top
 
@@ -97,10 +127,21 @@ def once_per_node(world: World, download: Callable[[], Path]) -> Path | None:
     return place[0] if place else None
 
 
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, read and checked; exits with code 2 if it asks for what is not there."""
+    reader = parser()
+    options = reader.parse_args(argv)
+    try:
+        check_name(options.name)
+    except ValueError as error:
+        reader.error(str(error))
+    return options
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0: the data is there, 1: one line on stderr says why it is not."""
-    options = parser().parse_args(argv)
-    speaks = launched_rank(os.environ) == 0
+    options = _options(argv)
+    speaks = _speaks()
 
     def download() -> Path:
         directory = data_directory(options.data_dir)

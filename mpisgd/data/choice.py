@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .members import DATA, VECTOR_DATA
+from .members import DATA, VECTOR_DATA, WITHOUT_FILES
 
 if TYPE_CHECKING:
     from .base import AbstractDataset
@@ -40,26 +40,41 @@ def load(
     Raises:
         ValueError: for an unknown name, a set of the other kind, or files that are short or
             corrupt.
-        FileNotFoundError: if the data is not there, with the command that gets it.
+        FileNotFoundError: if the data is not there, with the command that gets it; or if a
+            directory was named, by `data_dir` or MPISGD_DATA, that does not exist.
     """
     directory = data_directory(data_dir)
-    if data_dir is not None and not directory.exists():
-        raise FileNotFoundError(
-            f"data directory: {directory} does not exist; wanted a directory with data or the "
-            ".tar.gz of "
-            "CIFAR-10; correct --data-dir or leave it out"
-        )
+    _check_named(directory, given=data_dir is not None, needed=_needs_files(name, kind))
     hint = ""
     if name == "auto":
         name, hint = _choose(directory, kind)
     members = VECTOR_DATA if kind == "vectors" else DATA
     if name not in members:
         raise ValueError(
-            f"data: {name!r} has no {kind}; the sets that have are auto, {', '.join(members)}; "
-            "choose one "
-            "of them with --data, or another --model"
+            f"data: {name!r} has no {kind}; the sets that have are auto, {', '.join(members)};"
+            " choose one of them with --data, or another --model"
         )
     return Loaded(members[name](directory), hint)
+
+
+def _needs_files(name: str, kind: str) -> bool:
+    return kind == "images" and (name == "auto" or name in DATA) and name not in WITHOUT_FILES
+
+
+def _check_named(directory: Path, *, given: bool, needed: bool) -> None:
+    """Refuse a directory that somebody named and that is not there; ./data may be missing.
+
+    The environment's is for all runs, so one that reads no files does not look at it.
+    """
+    named = "--data-dir" if given else DIRECTORY_VARIABLE
+    if not given and not (needed and os.environ.get(DIRECTORY_VARIABLE)):
+        return
+    if not directory.exists():
+        repair = "leave it out" if given else "unset it"
+        raise FileNotFoundError(
+            f"data directory: {directory} does not exist; wanted a directory with data or the"
+            f" .tar.gz of CIFAR-10; correct {named} or {repair}"
+        )
 
 
 def _choose(directory: Path, kind: str) -> tuple[str, str]:

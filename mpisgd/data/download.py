@@ -7,16 +7,19 @@ others' equal one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, NamedTuple, TypeAlias
+
+from .members import WITHOUT_FILES
 
 TIMEOUT_S = 60.0  # without a byte
 CHUNK_BYTES = 1 << 18
@@ -94,7 +97,8 @@ def fetch(
 
     Raises:
         ValueError: for a name or an address that cannot be fetched.
-        FetchError: if the download fails or its checksum is wrong; then no file is left behind.
+        FetchError: if the download fails or its checksum is wrong; then no file and no new empty
+            folder is left behind.
     """
     target = Path(directory)
     for source in sources(name, url):
@@ -102,14 +106,19 @@ def fetch(
     return target
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError unless `name` is a set that can be fetched."""
+    if name in FETCHABLE:
+        return
+    why = "needs no download" if name in WITHOUT_FILES else "is no set that can be fetched"
+    raise ValueError(
+        f"fetch: {name!r} {why}; those that can be fetched are {' and '.join(FETCHABLE)}"
+    )
+
+
 def sources(name: str, url: str | None) -> tuple[Source, ...]:
     """The files to download for `name`, from the mirror `url` if one is given."""
-    if name not in FETCHABLE:
-        raise ValueError(
-            f"fetch: {name!r} cannot be downloaded; wanted one of {', '.join(FETCHABLE)} (digits "
-            "and "
-            "synthetic need no files)"
-        )
+    check_name(name)
     if url is not None and urllib.parse.urlsplit(url).scheme not in ("http", "https", "file"):
         raise ValueError(f"fetch: {url!r} is no http, https or file address; correct --url")
     if name == "fashion-mnist":
@@ -122,9 +131,8 @@ def sources(name: str, url: str | None) -> tuple[Source, ...]:
     wanted = url.rsplit("/", 1)[-1]
     if wanted not in published:
         raise ValueError(
-            f"fetch: {url!r} does not end in {' or '.join(published)}; the checksum belongs to "
-            "these "
-            "files; correct --url"
+            f"fetch: {url!r} does not end in {' or '.join(published)}; the checksum belongs to"
+            " these files; correct --url"
         )
     return (published[wanted]._replace(url=url),)
 
@@ -135,21 +143,56 @@ def _silent(name: str, done: int, total: int | None) -> None:
 
 def _fetch_file(source: Source, target: Path, progress: Progress) -> None:
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_file() and _checksum(target, source.algorithm) == source.checksum:
-            return
-        _download(source, target, progress)
+        with _folder(target.parent):
+            if target.is_file() and _checksum(target, source.algorithm) == source.checksum:
+                return
+            _download(source, target, progress)
     except FetchError:
         raise
+    except OSError as error:
+        raise FetchError(
+            f"fetch: {source.url} could not be saved as {target} ({_reason(error)}); check the"
+            " folder, or name another with --data-dir"
+        ) from error
+
+
+@contextlib.contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """Make the folder; if the block fails, remove what was made of it and is empty."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty: somebody uses it
+            for place in made:
+                place.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _downloading(source: Source) -> Iterator[None]:
+    """What goes wrong in the block is the download's fault, not the folder's."""
+    try:
+        yield
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it is the server's answer, with the connection
-        reason = str(error) or type(error).__name__
         raise FetchError(
-            f"fetch: {source.url} could not be saved as {target} ({reason}); check the network and "
-            "the "
-            "folder, or name a mirror with --url"
+            f"fetch: {source.url} could not be downloaded ({_reason(error)}); check the network, or"
+            " name a mirror with --url"
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Why, without Python's own wrapping."""
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code} {error.reason}".strip()
+    if isinstance(error, urllib.error.URLError):
+        inner = error.reason
+        return _reason(inner) if isinstance(inner, BaseException) else str(inner)
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or str(error) or type(error).__name__
 
 
 def _checksum(path: Path, algorithm: str) -> str:
@@ -168,10 +211,9 @@ def _download(source: Source, target: Path, progress: Progress) -> None:
             found = _copy(source, file, progress)
             if found != source.checksum:
                 raise FetchError(
-                    f"fetch: {source.url} has the {source.algorithm} checksum {found}; wanted "
-                    f"{source.checksum}; the download is damaged or not the published file, try "
-                    "again or "
-                    "name a mirror with --url"
+                    f"fetch: {source.url} has the {source.algorithm} checksum {found}; wanted"
+                    f" {source.checksum}; the download is damaged or not the published file, try"
+                    " again or name a mirror with --url"
                 )
             file.flush()
             os.fsync(file.fileno())
@@ -185,23 +227,28 @@ def _download(source: Source, target: Path, progress: Progress) -> None:
 def _copy(source: Source, file: IO[bytes], progress: Progress) -> str:
     """Everything behind the address into `file`; returns its checksum."""
     digest, done = hashlib.new(source.algorithm), 0
-    with urllib.request.urlopen(
-        source.url, timeout=TIMEOUT_S
-    ) as response:  # schemes: see sources()
-        length = response.headers.get("Content-Length")
-        total = int(length) if length else None
-        while chunk := response.read(CHUNK_BYTES):
+    with _downloading(source):
+        response = urllib.request.urlopen(source.url, timeout=TIMEOUT_S)  # schemes: see sources()
+    with response:
+        with _downloading(source):
+            length = response.headers.get("Content-Length")
+            total = int(length) if length else None
+        while chunk := _read(response, source):
             file.write(chunk)
             digest.update(chunk)
             done += len(chunk)
             progress(source.name, done, total)
     if total is not None and done != total:
         raise FetchError(
-            f"fetch: {source.url} ended after {done:,} bytes; wanted {total:,}; the connection "
-            "broke, try "
-            "again"
+            f"fetch: {source.url} ended after {done:,} bytes; wanted {total:,}; the connection"
+            " broke, try again"
         )
     return digest.hexdigest()
+
+
+def _read(response: IO[bytes], source: Source) -> bytes:
+    with _downloading(source):
+        return response.read(CHUNK_BYTES)
 
 
 def _sync_folder(folder: Path) -> None:

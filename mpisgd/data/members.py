@@ -12,5 +12,7 @@ DATA: Registry[str] = Registry(
         "synthetic": "mpisgd.data.synthetic:load_images",
     }
 )
+# Those that read no files.
+WITHOUT_FILES = ("digits", "synthetic")
 # For models whose input is a vector.
 VECTOR_DATA: Registry[str] = Registry({"synthetic": "mpisgd.data.synthetic:load_vectors"})

@@ -90,6 +90,21 @@ def test_directory_that_does_not_exist(tmp_path: Path) -> None:
             load(name, data_dir=tmp_path / "nosuch")
 
 
+def test_directory_of_the_environment_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPISGD_DATA", str(tmp_path / "nosuch"))
+    for name in ("auto", "cifar10", "fashion-mnist"):
+        with pytest.raises(FileNotFoundError, match=r"nosuch does not exist.*correct MPISGD_DATA"):
+            load(name)
+    for name in ("digits", "synthetic"):  # they read no files
+        assert load(name).dataset.name == name
+    assert load("auto", kind="vectors").dataset.image_size == 0
+    with pytest.raises(FileNotFoundError, match=r"other does not exist.*correct --data-dir"):
+        load("auto", data_dir=tmp_path / "other")
+    assert load("auto", data_dir=tmp_path).dataset.name == "digits"
+
+
 def test_file_that_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"notes\.txt cannot be read"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,14 +110,14 @@ def test_damaged_file_is_replaced(tmp_path: Path, server: str) -> None:
 @pytest.mark.parametrize(
     ("manner", "message"),
     [
-        ("missing", "could not be saved as .*404"),
+        ("missing", "could not be downloaded .HTTP 404 Not Found.; check the network"),
         ("broken", "ended after 384,000 bytes; wanted 768,000"),
         ("damaged", f"has the sha256 checksum {'[0-9a-f]' * 64}; wanted {'[0-9a-f]' * 64}"),
     ],
 )
 def test_failure_leaves_nothing(tmp_path: Path, server: str, manner: str, message: str) -> None:
     with pytest.raises(FetchError, match=message) as caught:
-        fetch("cifar10", tmp_path, url=f"{server}/{manner}/{NAME}")
+        fetch("cifar10", tmp_path / "new" / "folder", url=f"{server}/{manner}/{NAME}")
     assert f"{server}/{manner}/{NAME}" in str(caught.value)
     assert files(tmp_path) == []
 
@@ -136,9 +137,22 @@ def test_checksum_error_names_both(tmp_path: Path, server: str) -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match="could not be saved"):
-        fetch("cifar10", tmp_path, url=f"http://127.0.0.1:9/{NAME}")
+    with pytest.raises(FetchError, match=r"could not be downloaded \(Connection refused\); check"):
+        fetch("cifar10", tmp_path / "new" / "folder", url=f"http://127.0.0.1:9/{NAME}")
     assert files(tmp_path) == []
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match=r"could not be downloaded \(No such file or directory\)"):
+        fetch("cifar10", tmp_path / "new", url=(tmp_path / NAME).as_uri())
+    assert files(tmp_path) == []
+
+
+def test_failure_keeps_a_folder_that_was_there(tmp_path: Path, server: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FetchError):
+        fetch("fashion-mnist", tmp_path / "empty", url=f"{server}/missing/")
+    assert files(tmp_path) == ["empty"]
 
 
 def test_interrupt_leaves_nothing(tmp_path: Path, server: str) -> None:
@@ -209,7 +223,12 @@ def test_published_checksums_are_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "url", "message"),
     [
-        ("digits", None, "'digits' cannot be downloaded"),
+        (
+            "digits",
+            None,
+            "'digits' needs no download; those that can be fetched are cifar10 and fa",
+        ),
+        ("nosuch", None, "'nosuch' is no set that can be fetched; those that can"),
         ("cifar10", "ftp://host/" + NAME, "no http, https or file address"),
         ("cifar10", "/plain/path/" + NAME, "no http, https or file address"),
         ("cifar10", "http://host/other.tar.gz", "does not end in cifar-10-binary.tar.gz or"),
@@ -248,14 +267,49 @@ def test_command_fails_in_one_line(
     assert main(["fetch", "cifar10", "--data-dir", str(tmp_path / "d"), "--url", url]) == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"fetch: {url} ")
-    assert files(tmp_path / "d") == []
+    assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("arguments", [[], ["fetch"], ["fetch", "digits"], ["unpack", "cifar10"]])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "command"),
+        (["fetch"], "NAME"),
+        (["fetch", "digits"], "'digits' needs no download"),
+        (["fetch", "synthetic"], "'synthetic' needs no download"),
+        (["fetch", "nosuch"], "'nosuch' is no set .* fetched are cifar10 and fashion-mnist"),
+        (["fetch", "cifar10", "--nosuch"], "--nosuch"),
+        (["unpack", "cifar10"], "unpack"),
+    ],
+)
+@pytest.mark.parametrize("rank", ["0", "1"])
 def test_command_refuses_what_it_does_not_know(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    rank: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    if rank == "0":
+        assert re.fullmatch(f"mpisgd.data: error: .*{message}.*\n", shown.err)
+    else:
+        assert shown.err == ""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_command_has_a_help(
+    rank: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    with pytest.raises(SystemExit) as caught:
+        main(["fetch", "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    for text in ("--data-dir PATH", "cifar10 or fashion-mnist", "example: python -m mpisgd.data"):
+        assert (text in shown) == (rank == "0")
