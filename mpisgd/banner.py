@@ -39,6 +39,7 @@ class Facts:
     warmup_mode: str
     payload_32: int
     payload_bits: int
+    idle_options: tuple[str, ...]  # given, but without effect at this width
     world_warnings: tuple[str, ...]
 
     @property
@@ -53,9 +54,10 @@ class Facts:
 
     def as_event(self) -> dict[str, Any]:
         """The same for the JSON file."""
-        warnings = ("devices", "world_warnings")
-        plain = {key: value for key, value in asdict(self).items() if key not in warnings}
-        return {**plain, "nodes": len(self.devices), "devices": self.devices}
+        own = ("devices", "world_warnings")
+        plain = {key: value for key, value in asdict(self).items() if key not in own}
+        devices = {"nodes": len(self.devices), "devices": self.devices}
+        return {**plain, **devices, "warnings": warnings(self)}
 
 
 def banner(facts: Facts) -> str:
@@ -146,6 +148,7 @@ def warnings(facts: Facts) -> list[str]:
             f"{_count(facts.bits, 'bit')} sends only {facts.ratio:.2f} times fewer bytes than 32"
             " here: most tensors are too small to be coded; lower --min-numel or use --quant 32"
         )
+    found += [f"{option} changes nothing at 32 bits" for option in facts.idle_options]
     return found
 
 

@@ -259,6 +259,8 @@ def _check_together(options: Options) -> None:
             "--warmup": options.warmup != 0,
             "--warmup-mode": options.warmup_mode != "float32",
             "--collective": options.collective != "auto",
+            "--column": options.column != 512,
+            "--min-numel": options.min_numel != 4096,
         }
         for name, given in unused.items():
             if given:

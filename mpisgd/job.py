@@ -64,7 +64,7 @@ def prepare(world: World, options: Options) -> Trainer:
         ValueError: on all ranks, with the same text.
     """
     world.check_same("options", options.as_text())
-    collective = together(world, lambda: choose_collective(options.collective, options.quant))
+    collective = together(world, lambda: _collective(options))
     reporter = together(world, lambda: open_reporter(options, world), undo=Reporter.close)
     try:
         return _assemble(world, options, reporter, collective)
@@ -85,8 +85,8 @@ def _assemble(world: World, options: Options, reporter: Reporter, collective: st
     _seed_rank(options.seed, world.rank)
     learner = together(world, lambda: _learner(model, optimizer, options, world))
     facts = _facts(world, options, loaded, model, learner, plan, collective)
-    reporter.line(banner(facts))
-    reporter.event("config", options=_plain(options), **facts.as_event())
+    config = {"options": _plain(options), **facts.as_event()}
+    together(world, lambda: reporter.begin(banner(facts), **config))
     course = Course(
         batch=batch,
         plan=plan,
@@ -99,6 +99,16 @@ def _assemble(world: World, options: Options, reporter: Reporter, collective: st
     return Trainer(
         task, model, learner, world=world, course=course, published=published, reporter=reporter
     )
+
+
+def _collective(options: Options) -> str:
+    try:
+        return choose_collective(options.collective, options.quant)
+    except ValueError as error:
+        raise ConfigError(
+            f"--collective: {options.collective} cannot carry {options.quant} bit"
+            f"{'s' * (options.quant != 1)}; use --collective auto or stripes, or --quant 32"
+        ) from error
 
 
 def open_reporter(options: Options, world: World) -> Reporter:
@@ -166,9 +176,9 @@ def _build_model(options: Options, loaded: Loaded, world: World) -> nn.Module:
     batch, size = options.global_batch(world.size), world.size
     if batch < 2 * size and models.has_batch_norm(model):
         raise ConfigError(
-            f"--batch: {batch} over {size} rank{'s' * (size != 1)} leaves a rank {batch // size}"
-            f" sample{'s' * (batch // size != 1)}; batch norm in {options.model} needs at least 2"
-            f" on each: give --batch {2 * size} or more, or fewer ranks"
+            f"--batch: {batch} over {size} rank{'s' * (size != 1)} leaves {batch // size}"
+            f" sample{'s' * (batch // size != 1)} on some; batch norm in {options.model} needs at"
+            f" least 2 on each: give --batch {2 * size} or more, or fewer ranks"
         )
     return model.to(world.device)
 
@@ -276,8 +286,21 @@ def _facts(
         warmup_mode=options.warmup_mode,
         payload_32=learner.payload_bytes(32),
         payload_bits=learner.payload_bytes(options.quant),
+        idle_options=_idle_options(options),
         world_warnings=tuple(world.warnings),
     )
+
+
+def _idle_options(options: Options) -> tuple[str, ...]:
+    """Options of quantization that were given for a run that does not quantize."""
+    if options.quant != 32 or options.sync == "local":
+        return ()
+    given = {
+        f"--warmup {options.warmup}": options.warmup and options.warmup_mode == "float32",
+        f"--column {options.column}": options.column != 512,
+        f"--min-numel {options.min_numel}": options.min_numel != 4096,
+    }
+    return tuple(name for name, idle in given.items() if idle)
 
 
 def _plain(options: Options) -> dict[str, Any]:

@@ -105,7 +105,9 @@ class Job:
         if now - self._left_seen_at < _PATIENCE_S:
             return None
         ranks = sorted({rank for lifeline in watched for rank in lifeline.left.values()})
-        return f"rank {', '.join(map(str, ranks))} has left the program"
+        several = f"ranks {', '.join(map(str, ranks))} have"
+        who = f"rank {ranks[0]} has" if len(ranks) == 1 else several
+        return f"{who} left the program"
 
     def write(self, text: str) -> None:
         """Write lines to stderr in one piece, each with the rank in front."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -85,11 +87,25 @@ class Reporter:
             self.close()
             raise
 
+    def begin(self, banner: str, **config: Any) -> None:
+        """Say the banner and write the first event.
+
+        Raises:
+            OSError: a file cannot be written, naming it: the run has not begun yet.
+        """
+        self._say(banner, self._write)
+        self._write("_events", _as_json("config", config))
+
     def line(self, text: str) -> None:
         """Say one line, or several in one piece: one write, flushed, so that ranks don't mix."""
-        if self._log is not None:
-            self._log.write(f"{text}\n")
-            self._log.flush()
+        self._say(text, self._try_to_write)
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Append one JSON object; numbers that are not finite become null."""
+        self._try_to_write("_events", _as_json(kind, values))
+
+    def _say(self, text: str, write: Callable[[str, str], None]) -> None:
+        write("_log", text)
         if not self._speaks:
             return
         shown = "\n".join(f"{self._prefix}{part}" for part in text.split("\n"))
@@ -98,12 +114,31 @@ class Reporter:
         sys.stdout.write(f"{shown}\n")
         sys.stdout.flush()
 
-    def event(self, kind: str, **values: Any) -> None:
-        """Append one JSON object; numbers that are not finite become null."""
-        if self._events is not None:
-            text = json.dumps({"event": kind, **_finite(values)}, allow_nan=False)
-            self._events.write(f"{text}\n")
-            self._events.flush()
+    def _write(self, name: str, text: str) -> None:
+        """Append a line to the file `name` ("_log" or "_events"), if there is one."""
+        stream: TextIO | None = getattr(self, name)
+        if stream is None:
+            return
+        try:
+            stream.write(f"{text}\n")
+            stream.flush()
+        except OSError as error:
+            setattr(self, name, None)
+            with contextlib.suppress(OSError):  # it tries once more to write what it holds
+                stream.close()
+            option = "--json" if name == "_events" else "--log-dir"
+            raise OSError(
+                f"{option}: cannot write {stream.name}: {error.strerror or error}; make room, or"
+                " name another place"
+            ) from error
+
+    def _try_to_write(self, name: str, text: str) -> None:
+        """The same; a disk that fills up while training costs the rest of the file, not the run."""
+        try:
+            self._write(name, text)
+        except OSError as error:
+            sys.stderr.write(f"{self._prefix}Warning: {error}; nothing more is written there\n")
+            sys.stderr.flush()
 
     def show(self, samples: int, total: int) -> None:
         """Move the bar."""
@@ -116,11 +151,16 @@ class Reporter:
             self._bar.close()
         for stream in (self._log, getattr(self, "_events", None)):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(OSError):  # said when it was written
+                    stream.close()
 
 
 def _open_for_append(path: Path) -> TextIO:
     return path.open("a", encoding="utf-8")
+
+
+def _as_json(kind: str, values: dict[str, Any]) -> str:
+    return json.dumps({"event": kind, **_finite(values)}, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -31,7 +31,8 @@ def whole(low: int, high: int = LARGEST) -> Check:
     def wanted(value: Any) -> str | None:
         if is_whole(value) and low <= value <= high:
             return None
-        limit = f"{low} or more" if high == LARGEST else f"{low} to {high}"
+        too_large = is_whole(value) and value > high
+        limit = f"{low} or more" if high == LARGEST and not too_large else f"{low} to {high}"
         return f"a whole number, {limit}"
 
     return wanted

@@ -34,10 +34,14 @@ NOT_YET_OPTIONS = {
     "--rounding": "codes of 2 to 8 bits come with a later release",
     "--fp16": "mixed precision comes with a later release",
     "-fp16": "mixed precision comes with a later release",
-    "--scale_up": "give the minibatch as --batch-per-rank",
-    "-s": "give the minibatch as --batch-per-rank",
-    "-device": "spelled --device here",
-    "-profile": "spelled --profile here",
+}
+
+# CNTK's spelling -> what to write here.
+SPELLED_HERE = {
+    "--scale_up": "--batch-per-rank SAMPLES",
+    "-s": "--batch-per-rank SAMPLES",
+    "-device": "--device NAME",
+    "-profile": "--profile",
 }
 
 _LATER_BITS = "this width comes with a later release"
@@ -70,8 +74,15 @@ def refuse_unknown(rest: Sequence[str], known: Sequence[str], error: type[ValueE
         raise error(
             f"{name}: not available in this version ({NOT_YET_OPTIONS[name]}); leave it out"
         )
+    if name in SPELLED_HERE:
+        raise error(f"{name}: not an option here; use {SPELLED_HERE[name]} instead")
+    short = name[:2]
+    if short in NOT_YET_OPTIONS and short != "--":  # its value written right behind it
+        raise error(
+            f"{short}: not available in this version ({NOT_YET_OPTIONS[short]}); leave it out"
+        )
     if not name.startswith("-"):
         raise error(f"{rest[0]!r}: belongs to no option; options start with -- (see --help)")
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     hint = f"did you mean {close[0]}? " if close else ""
     raise error(f"{name}: unknown option; {hint}known are {', '.join(sorted(known))}")

@@ -42,11 +42,18 @@ class Plan:
 
 
 def scaled_rate(rate: float, scale: float | str, batch: int) -> float:
-    """`rate` times 1 ("none"), batch/128 ("linear"), its root ("sqrt"), or a given factor."""
+    """`rate` times 1 ("none"), batch/128 ("linear"), its root ("sqrt"), or a given factor.
+
+    Raises:
+        ValueError: the product is not finite.
+    """
     if isinstance(scale, str):
         ratio = batch / REFERENCE_BATCH
         scale = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[scale]
-    return rate * scale
+    scaled = rate * scale
+    if not math.isfinite(scaled):
+        raise ValueError(f"--lr: {rate:g} times --lr-scale {scale:g} is {scaled:g}; give less")
+    return scaled
 
 
 def make_plan(

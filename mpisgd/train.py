@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpisgd.config import PROGRAM, Answer, ConfigError, Options, parse
+from mpisgd.failures import release
 from mpisgd.launch import launched_rank
+from mpisgd.start import join
 
 if TYPE_CHECKING:
     from mpisgd.trainer import Trainer
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         world, trainer = _prepare(options, problem)
     except ValueError as error:  # raised on all ranks alike
         if speaks:
-            sys.stderr.write(f"{PROGRAM}: error: {error}\n")
+            sys.stderr.write(f"{PROGRAM}: error: {one_line(str(error))}\n")
             sys.stderr.flush()
         return EXIT_REFUSED
     with world:
@@ -55,12 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def one_line(text: str, limit: int = 2000) -> str:
+    """`text` as one printable line: values that a user typed may hold anything."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= limit else f"{shown[:limit]}..."
+
+
 def _prepare(options: Options | None, problem: ConfigError | None) -> tuple[World, Trainer]:
     """Join the other ranks, and get ready with them, or fail with them. Collective.
 
     Raises:
         ValueError: on all ranks, with the same text.
     """
+    # MPI first: a rank on which torch cannot be imported then ends the job.
+    lifeline = join()
     # Imported here: torch takes seconds to import, --help should not.
     from mpisgd.job import prepare
     from mpisgd.world import World
@@ -74,6 +84,7 @@ def _prepare(options: Options | None, problem: ConfigError | None) -> tuple[Worl
             threads=options.threads,
             allow_gpu_sharing=options.allow_gpu_sharing,
         )
+    release(lifeline)
     world.collect_errors(problem)
     assert options is not None  # else collect_errors has raised
     return world, prepare(world, options)

@@ -22,6 +22,10 @@ class StallError(RuntimeError):
     """A wait took longer than MPISGD_STALL_ABORT seconds, or can never end."""
 
 
+class PeerLeft(StallError):
+    """The wait can never end: a rank has left the program. The blame is not this rank's."""
+
+
 @dataclass(frozen=True)
 class StallLimits:
     """Seconds after which a wait is reported, and after which it is given up."""
@@ -158,7 +162,7 @@ def _sleep_until(
             sys.stderr.write(f"mpisgd: {_stall_text(now - started, requests, what, names)}\n")
             sys.stderr.flush()
         for reason in filter(None, [watcher() for watcher in watchers]):
-            raise StallError(f"{_stall_text(now - started, requests, what, names)}; {reason}")
+            raise PeerLeft(f"{_stall_text(now - started, requests, what, names)}; {reason}")
 
 
 def _stall_text(

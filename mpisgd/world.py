@@ -6,15 +6,11 @@ MPI starts when the first World is made, never on import.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,6 +21,7 @@ from mpisgd.agreement import Agreement
 from mpisgd.agreement import RankFailure as RankFailure
 from mpisgd.agreement import SetupError as SetupError
 from mpisgd.control import describe, refusal
+from mpisgd.start import start_mpi
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -75,7 +72,7 @@ class World:
             SetupError: a rank has no device or a bad setting; the same on all ranks.
             ValueError: ranks run different versions of Python, torch, numpy or mpisgd.
         """
-        self._mpi = _start_mpi()
+        self._mpi = start_mpi()
         parent = self._mpi.COMM_WORLD if comm is None else comm
         if not isinstance(parent, self._mpi.Intracomm) or parent == self._mpi.COMM_NULL:
             raise TypeError(
@@ -257,35 +254,6 @@ class World:
         elif type(error) is SystemExit and self._lifeline is not None:
             # A plain `raise SystemExit` says nothing when nobody catches it: this one does.
             raise failures.JobExit(*error.args).with_traceback(trace) from error.__cause__
-
-
-@cache
-def _start_mpi() -> Any:
-    """Import mpi4py and start MPI, unless that is done. Returns the module mpi4py.MPI.
-
-    Raises:
-        LaunchError: the launcher, the library and the installed wheels do not fit together.
-    """
-    launch.check_wheels(launch.wheels_in(Path(sys.prefix)))
-    import mpi4py
-
-    if "mpi4py.MPI" not in sys.modules:
-        # With the wrong launcher MPI_Init aborts or leaves every rank alone: look first.
-        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-    try:
-        from mpi4py import MPI
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # mpi4py is there, the library that it loads is not
-        raise launch.LaunchError(launch.missing_library(error)) from error
-
-    version = MPI.Get_library_version()
-    if not MPI.Is_initialized():
-        launch.check_before_init(os.environ, version)
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    launch.check_size(os.environ, MPI.COMM_WORLD.size, version)
-    return MPI
 
 
 def _versions() -> list[tuple[str, str]]:

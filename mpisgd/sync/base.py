@@ -124,12 +124,11 @@ class AbstractLearner(ABC):
 
     def _compute(self, loss: Tensor | None, units: float) -> None:
         """Fill p.grad. A pass that fails leaves nothing behind: it may be tried again."""
+        self._drop_gradients()  # what others left there, such as the other learner of a GAN
         try:
             with self.clock.phase("backward"):
-                if units > 0 and loss is not None:
+                if units > 0 and loss is not None:  # of no units, even a NaN weighs nothing
                     torch.autograd.backward(self._scaler.scale(loss))
-                else:
-                    self._drop_gradients()  # of no units, even a NaN weighs nothing
             self._check_gradients()
         except BaseException:
             self._drop_gradients()

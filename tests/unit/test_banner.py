@@ -36,6 +36,7 @@ def facts(**changes: Any) -> Facts:
         "warmup_mode": "float32",
         "payload_32": 1_089_896,
         "payload_bits": 111_776,
+        "idle_options": (),
         "world_warnings": (),
     }
     return Facts(**{**values, **changes})

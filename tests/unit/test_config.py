@@ -220,3 +220,18 @@ def test_help_starts_neither_torch_nor_mpi():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: python -m mpisgd.train")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-b3"], "-b: not available in this version"),
+        (["-profile"], "use --profile instead"),
+        (["-s", "True"], "use --batch-per-rank SAMPLES instead"),
+        (["--warmup", "9" * 26], "0 to 4611686018427387904"),
+        (["--sync", "local", "--column", "64"], "--column: given together with --sync local"),
+    ],
+)
+def test_refusals_say_what_to_do(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(arguments)

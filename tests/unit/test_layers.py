@@ -21,7 +21,7 @@ LAYERS = [
     {"banner", "lines", "progress", "ranges", "refusals", "schedule"},
     {"control", "kernels", "leaving", "phase_table"},
     {"agreement", "failures"},
-    {"buckets", "data", "models", "placement"},
+    {"buckets", "data", "models", "placement", "start"},
     {"quant", "tasks", "world"},
     {"collectives", "parameters"},
     {"exchange"},
@@ -35,7 +35,7 @@ LAYERS = [
 
 # Package -> who may import it. Imports for type checkers alone do not count.
 BORDERS = {
-    "mpi4py": {"collectives", "world"},
+    "mpi4py": {"collectives", "start"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "argparse": {"config", "train"},

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,21 @@ def test_lines_appear_above_the_bar_on_a_terminal(monkeypatch):
     reporter.close()
     assert out.getvalue() == "before the bar\n"
     assert "a [1] line" in stream.getvalue()
+
+
+def test_a_full_disk_before_the_run_is_an_error_that_names_the_option(capsys):
+    reporter = Reporter(speaks=True, events=Path("/dev/full"))
+    with pytest.raises(OSError, match="--json: cannot write /dev/full"):
+        reporter.begin("banner", ranks=2)
+    reporter.close()
+
+
+def test_a_disk_that_fills_up_costs_the_file_and_not_the_run(capsys):
+    reporter = Reporter(speaks=True, log=Path("/dev/full"))
+    reporter.line("one")
+    reporter.line("two")
+    reporter.event("done")
+    reporter.close()
+    out, err = capsys.readouterr()
+    assert out == "one\ntwo\n"
+    assert err.count("Warning: --log-dir: cannot write /dev/full") == 1

@@ -70,3 +70,8 @@ def test_scaled_rate(scale, batch, rate):
 
 def test_a_schedule_without_changes():
     assert Schedule(0.5).at(10**15) == 0.5
+
+
+def test_a_rate_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="give less"):
+        scaled_rate(1e308, 1e308, 128)

@@ -4,7 +4,7 @@ import pytest
 
 import mpisgd
 from mpisgd.launch import launched_rank
-from mpisgd.train import main
+from mpisgd.train import main, one_line
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ def test_only_rank_0_answers(monkeypatch, capsys, rank, times):
     monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
     assert main(["--version"]) == 0
     assert capsys.readouterr() == (f"mpisgd.train {mpisgd.__version__}\n" * times, "")
+
+
+def test_an_error_is_one_printable_line():
+    assert one_line("got a\nb\x1b[1m\udcff") == r"got a\nb\x1b[1m\udcff"
+    assert len(one_line("9" * 5000)) < 2100

@@ -289,3 +289,30 @@ def test_a_closed_world_says_so(comm):
             call()
     with pytest.raises(TypeError, match="intracommunicator"):
         mpisgd.World("cpu")
+
+
+def test_gradients_that_another_learner_leaves_do_not_count(world):
+    """As in a GAN: the generator's loss also fills the gradients of the discriminator."""
+
+    def nets():
+        torch.manual_seed(0)
+        return nn.Linear(4, 8), nn.Linear(8, 1)
+
+    noise = torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
+    mine = noise[parts(12, world.size, "equal")[world.rank]]
+    ours = nets()
+    learners = [
+        mpisgd.DataParallel(m, torch.optim.SGD(m.parameters(), lr=0.1), world=world) for m in ours
+    ]
+    plain = nets()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in plain]
+    for _ in range(3):
+        for index in (0, 1):
+            loss = ours[1](ours[0](mine)).square().mean()
+            learners[index].backward(loss, samples=len(mine))
+            learners[index].step()
+            optimizers[index].zero_grad()
+            plain[1](plain[0](noise)).square().mean().backward()
+            optimizers[index].step()
+    for a, b in zip(ours, plain, strict=True):
+        torch.testing.assert_close(a.weight, b.weight, rtol=1e-5, atol=1e-6)
