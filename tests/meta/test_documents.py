@@ -51,7 +51,9 @@ def test_the_quickstart_runs_the_command_of_the_readme():
     assert f'exec {MAIN_COMMAND} "$@"' in (ROOT / "run" / "quickstart.sh").read_text()
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/sharp-bits.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/sharp-bits.md", "docs/python.md"]
+)
 def test_links_and_named_files_exist(document):
     text = (ROOT / document).read_text()
     links = [to for to in re.findall(r"\]\(([^)]+)\)", text) if "://" not in to]
@@ -59,6 +61,37 @@ def test_links_and_named_files_exist(document):
     # Links are relative to the document, other names to the top.
     places = [(ROOT / document).parent / to for to in links] + [ROOT / name for name in named]
     assert [str(place) for place in places if not place.exists()] == []
+
+
+PYTHON_EXAMPLES = dict(
+    # The heading before each example of docs/python.md, and the example.
+    re.findall(
+        r"^##+ ([^\n]+)\n(?:(?!^##+ ).)*?^```python\n(.*?)^```",
+        (ROOT / "docs" / "python.md").read_text(),
+        re.DOTALL | re.MULTILINE,
+    )
+)
+PRINTED = {
+    "World": r"1 ranks on 1 nodes, cpu .+\n",
+    "A step": r"1920 30 0\n",
+    "Accumulation": r"13\n",
+    "Mixed precision": r"3\n",
+    "Saving and going on": r"True\n",
+    "Local": r"True 0\n",
+    "Exchange": r"[0-9]+ tensor.*\n",
+}
+
+
+def test_every_python_example_is_run():
+    assert list(PYTHON_EXAMPLES) == list(PRINTED)
+    assert (ROOT / "docs" / "python.md").read_text().count("```python") == len(PRINTED)
+
+
+@pytest.mark.parametrize("theme", PRINTED)
+def test_the_python_examples_run(theme, tmp_path):
+    (tmp_path / "example.py").write_text(PYTHON_EXAMPLES[theme])
+    printed = run(sys.executable, "example.py", cwd=tmp_path)
+    assert re.fullmatch(PRINTED[theme], printed)
 
 
 def test_the_example_of_the_readme_runs(tmp_path):
@@ -78,5 +111,4 @@ def test_the_json_fields_of_the_readme_are_those_of_a_run(tmp_path):
     rows = dict(re.findall(r"^\| `(config|epoch|eval|done)` \| (.*) \|$", README, re.MULTILINE))
     assert {event["event"] for event in events} == set(rows)
     for event in events:
-        if event["event"] != "config":
-            assert sorted(rows[event["event"]].split(", ")) == sorted(set(event) - {"event"})
+        assert sorted(rows[event["event"]].split(", ")) == sorted(set(event) - {"event"})
