@@ -20,13 +20,14 @@ class Bar:
     def __init__(self, stream: TextIO) -> None:
         """`stream`: where the bar would be drawn."""
         self._progress: Progress | None = None
-        if stream.isatty():
+        console = Console(file=stream)
+        if stream.isatty() and not console.is_dumb_terminal:
             self._progress = Progress(
                 TextColumn("{task.completed:,.0f}/{task.total:,.0f} samples"),
                 BarColumn(),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
-                console=Console(file=stream),
+                console=console,
                 redirect_stdout=False,  # stdout may be a file: its lines stay there
                 redirect_stderr=False,
                 transient=True,

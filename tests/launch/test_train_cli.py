@@ -63,7 +63,7 @@ def test_a_bad_value(python):
 
 def test_a_batch_too_small_for_batch_norm():
     done = start("--data", "digits", "--batch", "2", ranks=4)
-    assert_refused(done, "--batch: 2 over 4 ranks leaves a rank 0 samples; .* --batch 8 or more")
+    assert_refused(done, "--batch: 2 over 4 ranks leaves 0 samples on some; .* --batch 8 or more")
 
 
 def test_a_json_file_that_cannot_be_written(tmp_path):

@@ -15,6 +15,11 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _capable_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Counting(io.StringIO):
     """Remembers every write."""
 
@@ -73,6 +78,15 @@ def test_no_bar_without_a_terminal(capsys):
     reporter.close()
     assert stream.getvalue() == ""
     assert capsys.readouterr().out == "a line\n"
+
+
+def test_no_bar_on_a_terminal_that_cannot_move_its_cursor(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    reporter = Reporter(speaks=True, bar=Bar(stream))
+    reporter.show(64, 128)
+    reporter.close()
+    assert stream.getvalue() == ""
 
 
 def test_the_bar_leaves_lines_on_stdout_when_that_is_no_terminal(capsys):
