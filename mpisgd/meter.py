@@ -90,7 +90,7 @@ class EpochMeter:
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
         seconds = time.perf_counter() - self._started
-        # What the last epoch's end and its evaluation sent is booked here too: nothing is left out.
+        # What the end of the epoch before and its evaluation sent is booked here.
         control = self._control() - self._control_before
         self._control_before += control
         counts = np.array([self._samples, int(self._sums.errors), control], np.int64)

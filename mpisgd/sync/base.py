@@ -27,6 +27,17 @@ class AbstractLearner(ABC):
 
     One step is `backward(loss, samples=...)`, optionally `wait()`, then `step()`; all ranks call
     them equally often.
+
+    Attributes:
+        model: this rank's model.
+        optimizer: its optimizer.
+        world: the ranks.
+        parameters: names and parameters that are exchanged, in wire order.
+        samples_seen: samples of all ranks so far, skipped steps included.
+        steps: steps that moved the weights.
+        skipped_steps: steps that did not, because of a gradient that was not finite.
+        wire: bytes, messages and seconds of this rank's exchanges so far.
+        clock: seconds of this rank by phase.
     """
 
     def __init__(

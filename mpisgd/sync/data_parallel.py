@@ -74,16 +74,15 @@ class DataParallel(AbstractLearner):
             min_numel: smaller tensors travel as fp32.
             bucket_mb: cut the exchange into buckets of at most so many MB; None: one.
             overlap: "auto" or False (this version exchanges when backward is done).
-            delay: 0.
-            method: "sgd".
+            delay: 0 (each gradient is applied in its own step).
+            method: "sgd" (gradients are exchanged, whatever the optimizer).
             scaler: a torch.amp.GradScaler; the learner alone scales, steps and updates it.
             check_every: compare a hash of the parameters over all ranks every so many steps; 0:
                 never.
 
         Raises:
-            ValueError, TypeError: an option or a parameter that cannot be honoured, or one that is
-            not
-                the same on all ranks.
+            ValueError, TypeError: an option or a parameter that cannot be honoured, or one that
+                is not the same on all ranks.
         """
         super().__init__(model, optimizer, world=world, scaler=scaler)
         _refuse_unbuilt(overlap=overlap, delay=delay, method=method)
