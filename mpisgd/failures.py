@@ -140,8 +140,7 @@ def _on_exception(
         _previous_hook(kind, error, trace)
         return
     if isinstance(error, waiting.PeerLeft):
-        job.write(f"{error}: ending the job")  # no traceback, no farewell: another one's fault
-        job.abort(1)
+        job.follow(f"{error}: ending the job")
     if _previous_hook is sys.__excepthook__:
         job.write("".join(traceback.format_exception(kind, error, trace)))
     else:  # the program has its own way to show errors

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 GRACE_S = 2.0  # for other ranks that fail alike to write their own error
 _PATIENCE_S = 2.0  # what a rank that left has sent may still be on its way
 _FINALIZE_S = 30  # for MPI_Finalize after a failure on all ranks; Open MPI is slow without a core
+_FORWARD_S = 0.5  # for the launcher to pass on what was written: MPI_Abort would cut it off
 _LEFT_TAG = 1
 
 
@@ -125,6 +126,14 @@ class Job:
             self._all_leave()
         finally:
             self.abort(code)
+
+    def follow(self, text: str) -> None:
+        """End the job because another rank left: no traceback, and the blame stays with that one."""
+        self.write(text)
+        if self.obituary is not None:
+            obituary.farewell(self.obituary, self.rank, job_ends=True)
+        time.sleep(_FORWARD_S)
+        self.abort(1)
 
     def leave(self, code: int) -> None:
         """End the job with `code` (not 0), or return if all ranks leave by themselves."""
