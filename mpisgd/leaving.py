@@ -128,7 +128,7 @@ class Job:
             self.abort(code)
 
     def follow(self, text: str) -> None:
-        """End the job because another rank left: no traceback, and the blame stays with that one."""
+        """End the job because another rank left: no traceback, the blame stays with that one."""
         self.write(text)
         if self.obituary is not None:
             obituary.farewell(self.obituary, self.rank, job_ends=True)
